@@ -1,0 +1,317 @@
+"""Offline adaptation of a model to a folder of unlabelled images: one call, one run folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dept import methods
+from dept.core.losses import entropy
+from dept.data.folder import ImageSet, decodable, find_images, find_labelled
+from dept.data.loader import Views
+from dept.data.subsets import fraction
+from dept.data.views import Augment
+from dept.engine import Event, Runtime, TestPasses, collect, offline, planned_steps
+from dept.errors import UsageError
+from dept.files import adapter_meta, load_model, save_adapter
+from dept.methods.base import BaseConfig, Method
+from dept.metrics import score
+from dept.models import Model, fingerprint
+from dept.runs import (
+    Checkpoints,
+    Interrupted,
+    Listener,
+    RunFolder,
+    environment,
+    protocol,
+    resolve_device,
+    silent,
+    stop_signal,
+)
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """How `adapt` runs, beside the method's own Config."""
+
+    seed: int = 0
+    """seed of order, views and fresh parameters"""
+    ratio: float = 1.0
+    """share of the target images that adaptation may use"""
+    subset: str = "stratified"
+    """how --ratio draws: stratified (the authors'; needs labels) or uniform"""
+    stages: int = 4
+    """M of fresh prompts, for a model that has none"""
+    prompts: int = 50
+    """P of fresh prompts, for a model that has none"""
+    eval_every: int = 0
+    """score every so many epochs (0: only before and after); needs --score"""
+    half: bool = False
+    """store the adapter in fp16"""
+    device: str = "auto"
+    """cpu, cuda, mps or auto"""
+    workers: int = 0
+    """processes that decode images and make views"""
+
+
+@dataclass(frozen=True)
+class AdaptRun:
+    """What `adapt` gives back; print it to read it."""
+
+    folder: Path
+    adapter: Path
+    result: dict[str, Any]
+    model: Model = field(repr=False)
+    before: Tensor = field(repr=False)
+    after: Tensor = field(repr=False)
+
+    def __str__(self) -> str:
+        return describe(self.result, self.folder)
+
+
+def adapt(
+    model: str | Path | Model,
+    images: str | Path | ImageSet,
+    *,
+    out: str | Path,
+    method: str = "dept",
+    config: BaseConfig | None = None,
+    preset: str | None = None,
+    options: AdaptOptions | None = None,
+    score_on: str | Path | ImageSet | None = None,
+    augment: Augment | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    listener: Listener = silent,
+    **settings: Any,
+) -> AdaptRun:
+    """Adapt to unlabelled images and write the adapter.
+
+    Args:
+        model: a model file, or a model (it is changed in place).
+        images: a folder of any nesting, a list file, or an ImageSet; labels, if there are any, are not used.
+        config: the method's Config; or `preset`, and `settings` that override single fields of either
+            (`lr=…`) or of the options (`seed=…`).
+        score_on: labelled images that the run is scored on. Labels score, they never adapt.
+    """
+    options = options or AdaptOptions()
+    own = {name: settings.pop(name) for name in list(settings) if name in AdaptOptions.__dataclass_fields__}
+    options = replace(options, **own)
+    kind = methods.get(method)
+    config = make_config(kind, config, preset, settings)
+    runtime = Runtime(resolve_device(options.device), options.workers)
+    source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device)
+    target, scored = _images(images, score_on, source, options)
+    notes = []
+    if source.stages == 0 and kind.name == "dept":
+        source = source.with_prompts(options.stages, options.prompts, seed=options.seed)
+        notes.append(FRESH_PROMPTS.format(stages=options.stages, prompts=options.prompts))
+    folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
+    config = kind.scaled(config, options.ratio)
+    augment = augment or source.card.augment
+    return _Job(source, target, scored, kind, config, options, runtime, folder, augment).run(notes)
+
+
+FRESH_PROMPTS = (
+    "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
+    "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
+)
+
+
+def make_config(
+    kind: type[Method], config: BaseConfig | None, preset: str | None, settings: dict[str, Any]
+) -> BaseConfig:
+    """The config to run with: given, or of the preset, with single fields overridden."""
+    base = config or (kind.preset(preset) if preset else kind.Config())
+    unknown = [name for name in settings if name not in base.__dataclass_fields__]
+    if unknown:
+        known = ", ".join(sorted(base.__dataclass_fields__))
+        raise UsageError(f"Method {kind.name!r} has no setting {unknown[0]!r}. Its settings: {known}.")
+    return replace(base, **settings)
+
+
+def _images(
+    images: str | Path | ImageSet, score_on: str | Path | ImageSet | None, model: Model, options: AdaptOptions
+) -> tuple[ImageSet, ImageSet | None]:
+    """The images to adapt on, without labels, and those to score on, with labels."""
+    scored = None
+    if score_on is not None:
+        given = score_on if isinstance(score_on, ImageSet) else find_labelled(score_on, model.classes)
+        scored = decodable(given)
+    needs_labels = options.ratio < 1 and options.subset == "stratified"
+    if isinstance(images, ImageSet):
+        found = images
+    else:
+        found = find_labelled(images, model.classes) if needs_labels else find_images(images)
+    usable = decodable(found)
+    return fraction(usable, options.ratio, rule=options.subset, seed=0).unlabelled(), scored
+
+
+@dataclass
+class _Job:
+    """One adaptation: the loop, and what is written around it."""
+
+    model: Model
+    target: ImageSet
+    scored: ImageSet | None
+    kind: type[Method]
+    config: BaseConfig
+    options: AdaptOptions
+    runtime: Runtime
+    folder: RunFolder
+    augment: Augment
+
+    def run(self, notes: list[str]) -> AdaptRun:
+        model, folder = self.model, self.folder
+        self.sha = fingerprint(model)
+        self.views = Views(model.card.preprocess, self.augment, self.options.seed)
+        self.method = self.kind(model, self.config, seed=self.options.seed)
+        self.protocol = self._protocol()
+        folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
+        before = self._readouts()
+        if not folder.resume:
+            folder.log("start", total=planned_steps(self.config, len(self.target)), notes=notes)
+            self._log_scores(before, step=0)
+        start = folder.load_state(self.method)[0] if folder.resume else 0
+        self._loop(start)
+        after = self._readouts()
+        self._log_scores(after, step=planned_steps(self.config, len(self.target)))
+        return self._finish(before, after, notes)
+
+    def _loop(self, start: int) -> None:
+        """The visible loop: step, log, score, save."""
+        if not self.method.groups:
+            return  # nothing to tune (Source)
+        checkpoints = Checkpoints()
+        steps = offline(self.method, self.target, self.views, self.runtime, start=start)
+        with stop_signal() as stopped:
+            for event in steps:
+                self.folder.log_step(event)
+                if self._scoring_due(event):
+                    self._log_scores(self._readouts(), step=event.progress.step + 1)
+                stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
+                if checkpoints.due(event) or stopping:
+                    self.folder.save_state(self.method, event.progress.step + 1)
+                if stopping and not event.last:
+                    raise Interrupted(event.progress.step + 1, self.folder.path)
+
+    def _scoring_due(self, event: Event) -> bool:
+        every = self.options.eval_every
+        due = bool(every) and event.epoch_end and (event.progress.epoch + 1) % every == 0
+        return due and not event.last and self.scored is not None
+
+    def _readouts(self) -> dict[str, Tensor]:
+        """Probabilities (n, C) of every read-out on the images that matter: scored ones, else the target's."""
+        images = self.scored if self.scored is not None else self.target
+        return collect(TestPasses(images, self.views, self.runtime)(), self.method)
+
+    def _top1(self, readouts: dict[str, Tensor]) -> dict[str, float]:
+        assert self.scored is not None and self.scored.labels is not None
+        labels = torch.tensor(self.scored.labels)
+        return {name: float((p.argmax(dim=1) == labels).double().mean()) for name, p in readouts.items()}
+
+    def _log_scores(self, readouts: dict[str, Tensor], step: int) -> None:
+        if self.scored is not None:
+            self.folder.log("score", step=step, top1=self._top1(readouts))
+
+    def _protocol(self) -> dict[str, Any]:
+        options = self.options
+        return protocol(
+            self.model,
+            self.target,
+            method=self.method,
+            config=self.config,
+            augment=self.augment,
+            seed=options.seed,
+            backbone_sha256=self.sha,
+            ratio=options.ratio,
+            subset=options.subset if options.ratio < 1 else "all",
+            setting="offline",
+            readout="student, direct, last iterate",
+            evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
+        )
+
+    def _finish(self, start: dict[str, Tensor], end: dict[str, Tensor], notes: list[str]) -> AdaptRun:
+        method, folder = self.method, self.folder
+        before, after = start["student"], end["student"]
+        result: dict[str, Any] = {
+            "method": method.name,
+            "images": len(self.target),
+            "skipped": [[str(path), reason] for path, reason in self.target.skipped],
+            "notes": notes,
+            **method.counts(),
+            "label_free": label_free(before, after, self.model.classes),
+        }
+        if self.scored is not None:
+            labels = torch.tensor(self.scored.labels)
+            result["before"] = score(before, labels, self.model.classes)
+            result["after"] = score(after, labels, self.model.classes)
+            result["readouts"] = self._top1(end)
+        adapter = method.adapter()
+        adapter.meta = adapter_meta(
+            self.model,
+            backbone_sha256=self.sha,
+            method=method.name,
+            config=asdict(self.config),
+            seed=self.options.seed,
+            images=len(self.target),
+            list_sha256=self.protocol["list_sha256"],
+            metrics={k: result[k]["top1"] for k in ("before", "after") if k in result},
+        )
+        path = save_adapter(adapter, folder.path / "adapter.safetensors", half=self.options.half)
+        result["adapter_bytes"] = path.stat().st_size
+        result["protocol"] = self.protocol
+        result["environment"] = environment(self.runtime)
+        folder.finish(result)
+        folder.log("end")
+        return AdaptRun(folder.path, path, result, self.model, before, after)
+
+
+def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
+    """What can be said without labels: how much changed, how confident, how the predicted classes are spread."""
+    old, new = before.argmax(dim=1), after.argmax(dim=1)
+
+    def summary(probabilities: Tensor, predicted: Tensor) -> dict[str, Any]:
+        histogram = torch.bincount(predicted, minlength=len(classes)).double() / len(predicted)
+        return {
+            "confidence": float(probabilities.max(dim=1).values.mean()),
+            "entropy": float(entropy(probabilities.clamp_min(1e-12).log()).mean()),
+            "effective_classes": float(torch.special.entr(histogram).sum().exp()),
+        }
+
+    return {
+        "changed": float((old != new).double().mean()),
+        "before": summary(before, old),
+        "after": summary(after, new),
+    }
+
+
+def describe(result: dict[str, Any], folder: Path) -> str:
+    """A finished adaptation in a few lines, ending with the next useful commands."""
+    free = result["label_free"]
+    lines = [
+        f"{result['method']}: adapted to {result['images']} images, {result['tunable_model']:,} parameters tuned "
+        f"({result['tunable_total']:,} with projection heads)."
+    ]
+    lines += [f"Note: {note}" for note in result["notes"]]
+    if result["skipped"]:
+        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
+    if "before" in result:
+        before, after = result["before"], result["after"]
+        lines.append(
+            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
+            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
+        )
+    lines.append(
+        f"Without labels: {100 * free['changed']:.1f} % of predictions changed; confidence "
+        f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
+        f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
+    )
+    adapter = folder / "adapter.safetensors"
+    lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
+    lines.append(f"Next:  dept predict MODEL IMAGES --adapter {adapter}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Benchmarks: cells of a suite, each run once and stored under the hash of its protocol."""

@@ -1,0 +1,79 @@
+"""A resumable runner: a cell is a protocol; its folder is named by the protocol's hash; finished cells stay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dept.files import write_json
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: what is run on what, and everything the number depends on."""
+
+    suite: str
+    data: str
+    shift: str
+    method: str
+    setting: str
+    seed: int
+    protocol: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """First 12 hex digits of the sha256 of the cell as canonical JSON."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def title(self) -> str:
+        """For people: what the cell is."""
+        return f"{self.suite} {self.shift} {self.method} {self.setting} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell after its turn: the result, or why there is none."""
+
+    cell: Cell
+    result: dict[str, Any] | None
+    error: str = ""
+    fresh: bool = False
+
+
+def result_file(root: Path, cell: Cell) -> Path:
+    """Where the result of a cell is stored."""
+    return root / cell.suite / cell.key / "result.json"
+
+
+def stored(root: Path, cell: Cell) -> dict[str, Any] | None:
+    """The stored result of a finished cell, or None."""
+    file = result_file(root, cell)
+    if not file.exists():
+        return None
+    result: dict[str, Any] = json.loads(file.read_text())["result"]
+    return result
+
+
+def run_cells(cells: Sequence[Cell], run: Callable[[Cell], dict[str, Any]], root: Path) -> Iterator[Outcome]:
+    """Run the cells that have no result yet, in order; one that fails is reported and does not stop the rest."""
+    for cell in cells:
+        done = stored(root, cell)
+        if done is not None:
+            yield Outcome(cell, done)
+            continue
+        start = time.perf_counter()
+        try:
+            result = run(cell)
+        except Exception as error:  # a benchmark of many hours must survive one bad cell
+            yield Outcome(cell, None, f"{type(error).__name__}: {error}")
+            continue
+        result["seconds"] = round(time.perf_counter() - start, 1)
+        write_json(result_file(root, cell), {"cell": asdict(cell), "result": result})
+        yield Outcome(cell, result, fresh=True)

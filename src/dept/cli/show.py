@@ -1,0 +1,84 @@
+"""What people see: progress on stderr, tables and JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from dept.data.folder import ImageSet
+
+
+class ProgressBar:
+    """A listener of run events: a bar with the loss terms and ETA on a terminal, a line per event elsewhere."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm[Any] | None = None
+        self.terminal = sys.stderr.isatty()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "start":
+            for note in event["notes"]:
+                say(f"Note: {note}")
+        elif kind == "step":
+            self._step(event)
+        elif kind == "score":
+            self._line(event["step"], {name: f"{100 * value:.1f} %" for name, value in event["top1"].items()})
+        elif kind == "held_out":
+            self._line(event["step"], {"held-out accuracy": f"{100 * event['accuracy']:.1f} %"})
+        elif kind == "end" and self.bar is not None:
+            self.bar.close()
+
+    def _step(self, event: dict[str, Any]) -> None:
+        if not self.terminal:
+            return
+        if self.bar is None:
+            self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
+        self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
+        self.bar.update()
+
+    def _line(self, step: int, values: dict[str, str]) -> None:
+        text = f"step {step}: " + ", ".join(f"{name} {value}" for name, value in values.items())
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stderr)
+        else:
+            say(text)
+
+
+def say(text: str) -> None:
+    """A remark on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report_skipped(images: ImageSet, most: int = 5) -> None:
+    """Tell which files were left out, and why."""
+    for path, reason in images.skipped[:most]:
+        say(f"skipped {path}: {reason}")
+    if len(images.skipped) > most:
+        say(f"… and {len(images.skipped) - most} more files that do not decode.")
+
+
+def as_json(value: Any) -> str:
+    """Indented JSON."""
+    return json.dumps(value, indent=2, default=str)
+
+
+def bold(text: str) -> str:
+    """Bold on a terminal that has not asked for plain text (NO_COLOR)."""
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain table: first column left, the others right-aligned."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([bold(line(header)), line(["-" * w for w in widths]), *(line(row) for row in rows)])

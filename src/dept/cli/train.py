@@ -1,0 +1,87 @@
+"""`dept train SOURCE --arch A --out RUN`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from dept.cli.adapt import resume_command
+from dept.cli.parse import parse, peek, timm_options
+from dept.cli.show import ProgressBar, as_json, say
+from dept.data.folder import find_labelled
+from dept.errors import UsageError
+from dept.models import create_model
+from dept.runs import Interrupted
+from dept.training import SourceTraining, TrainOptions, train
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is trained on what."""
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    """labelled images: a folder with one sub-folder per class, or a list file"""
+    out: Path
+    """run folder to write"""
+    arch: str = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+    """any timm architecture; prompts need a plain ViT"""
+    stages: int = 4
+    """M: 1, 4, 12 for DePT-S, -G, -D on twelve layers; 0 for a plain model"""
+    prompts: int = 50
+    """P, prompts per stage; 0 for a plain model"""
+    pretrained: bool = True
+    """start from timm's weights (downloaded) unless --weights is given"""
+    weights: Path | None = None
+    """local file of timm's weights to start from"""
+    timm: str = "{}"
+    """further keywords for timm as JSON, e.g. '{"img_size": 128}'"""
+    preset: str | None = None
+    """official (the released code) or paper (cross-entropy only)"""
+    resume: bool = False
+    """go on with an interrupted run, to the same bits"""
+    overwrite: bool = False
+    """replace a run that is already in the folder"""
+    json: bool = False
+    """print the result as JSON"""
+
+
+def run(argv: list[str]) -> int:
+    """Build the model, train it, print where it is."""
+    preset = peek(argv, "--preset", None)
+    try:
+        config = SourceTraining.preset(preset) if preset else SourceTraining.Config()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    description = "Train a source model on labelled images."
+    command = parse("train", description, argv, files=Files, options=TrainOptions(), config=config)
+    files: Files = command.files
+    images = find_labelled(files.source)
+    model = create_model(
+        files.arch,
+        images.classes,
+        stages=files.stages,
+        prompts=files.prompts,
+        pretrained=files.pretrained and files.weights is None,
+        weights=files.weights,
+        seed=command.options.seed,
+        **timm_options(files.timm),
+    )
+    try:
+        done = train(
+            model,
+            images,
+            out=files.out,
+            config=command.config,
+            options=command.options,
+            resume=files.resume,
+            overwrite=files.overwrite,
+            listener=ProgressBar(),
+        )
+    except Interrupted as stop:
+        say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('train', argv)}")
+        return 130
+    print(as_json(done.result) if files.json else done)
+    return 0

@@ -1,0 +1,70 @@
+"""Memory bank: a ring of target features and predictions, and the soft vote of nearest neighbours in it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class MemoryBank:
+    """FIFO ring of `size` unit features (size, D) with class probabilities (size, C).   [DePT Eq. ŷ]
+
+    Features are normalised once, when written, so a query is one matmul and a top-k.
+    """
+
+    def __init__(self, size: int, width: int, classes: int, device: torch.device | str = "cpu") -> None:
+        if size < 1:
+            raise ValueError(f"A memory bank needs at least one slot, found size={size}.")
+        self.features = torch.zeros(size, width, device=device)
+        self.probabilities = torch.zeros(size, classes, device=device)
+        self.pointer = 0
+        self.filled = 0
+
+    def __len__(self) -> int:
+        return self.filled
+
+    @torch.no_grad()
+    def write(self, features: Tensor, probabilities: Tensor) -> None:
+        """Overwrite the next B slots, wrapping around. features (B, D), probabilities (B, C)."""
+        size = len(self.features)
+        features, probabilities = features[-size:], probabilities[-size:]
+        slots = (self.pointer + torch.arange(len(features), device=self.features.device)) % size
+        self.features[slots] = F.normalize(features.float(), dim=-1)
+        self.probabilities[slots] = probabilities.float()
+        self.pointer = int((self.pointer + len(features)) % size)
+        self.filled = min(self.filled + len(features), size)
+
+    def refill(self, features: Tensor, probabilities: Tensor, generator: torch.Generator | None = None) -> None:
+        """Replace the whole content, in a random order of slots, and restart the ring.
+
+        The order matters: the ring evicts by slot, and images usually come sorted by class.
+        """
+        order = torch.randperm(len(features), generator=generator).to(features.device)
+        self.pointer = self.filled = 0
+        self.write(features[order], probabilities[order])
+
+    @torch.no_grad()
+    def vote(self, queries: Tensor, neighbours: int) -> Tensor:
+        """Mean probabilities of the nearest entries by cosine: (B, D) -> (B, C).
+
+        `neighbours` is capped at a fifth of the filled slots, so that a vote stays local in a small bank.
+        """
+        if not self.filled:
+            raise ValueError("The memory bank is empty: write or refill it before a vote.")
+        k = max(1, min(neighbours, self.filled // 5))
+        similarity = F.normalize(queries.float(), dim=-1) @ self.features[: self.filled].T
+        nearest = similarity.topk(k, dim=-1, sorted=False).indices
+        return self.probabilities[nearest].mean(dim=1)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that restore the bank exactly."""
+        ring = torch.tensor([self.pointer, self.filled])
+        return {"features": self.features, "probabilities": self.probabilities, "ring": ring}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        device = self.features.device
+        self.features = state["features"].to(device, copy=True)
+        self.probabilities = state["probabilities"].to(device, copy=True)
+        self.pointer, self.filled = (int(value) for value in state["ring"])

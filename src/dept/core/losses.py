@@ -1,0 +1,140 @@
+"""Every loss of the paper: one pure function per equation, tagged with its left-hand side.
+
+Letters, fixed here for the whole package:
+    B batch, N tokens, P prompts per stage, M stages, D width, C classes, K width of the projection.
+
+Two conventions exist for the terms on prompts and must not be mixed (they differ by a factor of 100 at P = 50):
+    "mean"  what the released code does: 1 - cos, averaged over batch and prompts;
+    "sum"   the text of the paper: 2 - 2 cos summed over prompts, 1 - cos summed over pairs; batch mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Reduction = Literal["mean", "sum"]
+StageWeighting = Literal["softmax", "uniform"]
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """H(p) = -sum_c p_c log p_c of softmax(logits), in nats. (B, C) -> (B,)   [Tent Eq. 1]"""
+    log_p = logits.log_softmax(dim=-1)
+    return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) -> ()   [DePT Eq. L_pl]
+
+    With `smoothing` e = 0 and labels voted by the memory bank this is the pseudo-label loss.
+    """
+    return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+
+def dino(
+    student: Tensor,
+    teacher: Tensor,
+    *,
+    center: Tensor,
+    student_temperature: float,
+    teacher_temperature: float,
+) -> Tensor:
+    """Cross-entropy between sharpened, centred teacher and student projections of CLS.   [DePT Eq. L_cls]
+
+    Args:
+        student, teacher: projected CLS tokens (B, K); the gradient reaches the student only.
+        center: running mean of teacher projections (K,).
+    """
+    target = ((teacher.detach() - center) / teacher_temperature).softmax(dim=-1)
+    return -(target * (student / student_temperature).log_softmax(dim=-1)).sum(dim=-1).mean()
+
+
+def updated_center(center: Tensor, teacher: Tensor, momentum: float) -> Tensor:
+    """Running mean of teacher projections: (K,), (B, K) -> (K,)   [DePT Eq. center]
+
+    The released code adds the batch *sum* when run in one process, which drives the target to a constant.
+    """
+    return torch.lerp(teacher.detach().mean(dim=0), center, momentum)
+
+
+def stage_weights(stages: int, weighting: StageWeighting = "softmax") -> Tensor:
+    """Weights (M,) of the per-stage terms, summing to 1: softmax(1..M) as released, or uniform as written."""
+    if weighting == "uniform":
+        return torch.full((stages,), 1.0 / stages)
+    return torch.arange(1, stages + 1, dtype=torch.float32).softmax(dim=0)
+
+
+def prompt_consistency(
+    student: Sequence[Tensor],
+    teacher: Sequence[Tensor],
+    *,
+    weighting: StageWeighting = "softmax",
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Distance of student and teacher aggregated prompts, weighted over stages.   [DePT Eq. L_prompt]
+
+    Args:
+        student, teacher: per stage the projected aggregated prompts (B, P, K).
+    """
+    distances = [1 - _cosine(s, t.detach()) for s, t in zip(student, teacher, strict=True)]
+    if reduction == "mean":
+        per_stage = [distance.mean() for distance in distances]
+    else:  # squared distance of unit vectors: 2 - 2 cos, summed over prompts
+        per_stage = [2 * distance.sum(dim=1).mean() for distance in distances]
+    return _weighted(per_stage, weighting)
+
+
+def prompt_diversity(
+    student: Sequence[Tensor], *, weighting: StageWeighting = "softmax", reduction: Reduction = "mean"
+) -> Tensor:
+    """Mean distance between the prompts of a stage; larger is more diverse, so it is subtracted. [DePT Eq. L_div]
+
+    Args:
+        student: per stage the projected aggregated prompts (B, P, K).
+    "sum" counts every unordered pair once; "mean" divides all ordered pairs, the zero diagonal included, by P².
+    """
+    return _weighted([_spread(prompts, reduction) for prompts in student], weighting)
+
+
+def class_diversity(logits: Tensor, eps: float = 1e-8) -> Tensor:
+    """Negative entropy of the batch-mean prediction: (B, C) -> (); minimal when classes are used equally.
+
+    [AdaContrast L_div]; not in the text of DePT, but in its released code.
+    """
+    mean = logits.softmax(dim=-1).mean(dim=0)
+    return (mean * (mean + eps).log()).sum()
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosines (B, P) of the vectors of a and b (B, P, K), without a normalised copy of either (K is large)."""
+    dot = torch.einsum("bpk,bpk->bp", a, b)
+    norms: Tensor = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
+    return dot / norms.clamp_min(1e-8)
+
+
+def bounded_features(features: Tensor) -> Tensor:
+    """tanh(LayerNorm(h)) without affine parameters, in (-1, 1): (B, D) -> (B, D)   [CFA h]
+
+    Source statistics and adaptation must apply the very same map.
+    """
+    return F.layer_norm(features, features.shape[-1:]).tanh()
+
+
+def _spread(prompts: Tensor, reduction: Reduction) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(prompts, dim=-1).clamp_min(1e-8)  # (B, P)
+    gram = prompts @ prompts.transpose(-1, -2)  # (B, P, P)
+    distance = 1 - gram / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
+    # The diagonal is 0 in theory; setting it keeps rounding noise (and its gradient) out of the loss.
+    diagonal = torch.eye(distance.shape[-1], dtype=torch.bool, device=distance.device)
+    distance = distance.masked_fill(diagonal, 0.0)
+    # "sum": each unordered pair stands twice in the matrix.
+    return distance.mean() if reduction == "mean" else distance.sum(dim=(1, 2)).mean() / 2
+
+
+def _weighted(per_stage: Sequence[Tensor], weighting: StageWeighting) -> Tensor:
+    terms = torch.stack(list(per_stage))
+    return (stage_weights(len(per_stage), weighting).to(terms) * terms).sum()

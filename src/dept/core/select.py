@@ -1,0 +1,58 @@
+"""What is tuned: names of parameters by group, and how many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+GROUPS = ("prompts", "head", "norm", "backbone", "encoder", "all")
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+
+
+def select(model: nn.Module, *groups: str) -> list[str]:
+    """Names of the model's parameters in any of the groups, in `named_parameters` order, without repeats.
+
+    prompts   the prompt tokens          head      the linear classifier
+    norm      affine parameters of every normalisation layer of the backbone
+    backbone  the timm model          encoder   backbone and prompts (everything but the head)
+    all       everything but the projection heads, which are never part of an adapter
+    """
+    unknown = [group for group in groups if group not in GROUPS]
+    if unknown:
+        raise ValueError(f"Unknown parameter group {unknown[0]!r}; choose from {', '.join(GROUPS)}.")
+    norm = set(_norm_names(model))
+    names = [name for name, _ in model.named_parameters() if not name.startswith("projections.")]
+    chosen = {
+        "prompts": {name for name in names if name == "prompts"},
+        "head": {name for name in names if name.startswith("head.")},
+        "norm": {name for name in names if name in norm},
+        "backbone": {name for name in names if name.startswith("backbone.")},
+        "encoder": {name for name in names if not name.startswith("head.")},
+        "all": set(names),
+    }
+    wanted = set().union(*(chosen[group] for group in groups))
+    return [name for name in names if name in wanted]
+
+
+def freeze_except(model: nn.Module, names: Iterable[str]) -> None:
+    """Let gradients reach the named parameters (and the projections' trainable ones) only."""
+    wanted = set(names)
+    for name, parameter in model.named_parameters():
+        if not name.startswith("projections."):
+            parameter.requires_grad_(name in wanted)
+
+
+def count(model: nn.Module, names: Iterable[str]) -> int:
+    """Number of scalar parameters among the names."""
+    parameters = dict(model.named_parameters())
+    return sum(parameters[name].numel() for name in names)
+
+
+def _norm_names(model: nn.Module) -> list[str]:
+    return [
+        f"{prefix}.{name}"
+        for prefix, module in model.named_modules()
+        if isinstance(module, _NORMS)
+        for name, _ in module.named_parameters(recurse=False)
+    ]

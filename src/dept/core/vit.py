@@ -1,0 +1,289 @@
+"""PromptedViT: a timm classifier whose prompts and head are arguments of the forward.
+
+The only file that touches timm's internals. A ViT of L layers is cut into M stages of L / M layers; P prompt
+tokens enter at the start of each stage and replace those of the stage before   [DePT Eq. stages].
+
+Attention does not see the order of tokens, so the sequence [prefix, prompts, patches] is kept as
+[prefix, patches, prompts]: dropping the prompts is then a slice. What is never read is never computed:
+
+* first layer of a stage: prompts are the same for every sample, so LayerNorm, Q, K and V once per batch;
+* last layer of a stage: only K and V of the prompts, unless their output (the aggregated prompts) is asked for;
+* last layer of all: only the queries of tokens that are pooled (CLS, usually) or asked for;
+* without gradients, the keys and values of prompts in a first layer are kept from call to call.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import Attention, Block, VisionTransformer
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from dept.core.adapter import Adapter
+from dept.core.projection import ProjectionHead
+
+Prefix: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys, values of prompts, each (1 or B, heads, P, D / heads)."""
+
+
+class Output(NamedTuple):
+    """What a forward gives out: features (B, D), logits (B, C), per stage the aggregated prompts (B, P, D)."""
+
+    features: Tensor
+    logits: Tensor
+    prompts: tuple[Tensor, ...] = ()
+
+
+class Embedded(NamedTuple):
+    """Images after the patch embedding, tokens (B, N, D): computed once, read by several adapters."""
+
+    tokens: Tensor
+
+
+class PromptedViT(nn.Module):
+    """A frozen-able timm `backbone` without head, `prompts` (M, P, D) and a linear `head`.
+
+    With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
+    `projections` (M heads, or none) serve the self-supervised losses only; inference never uses them.
+    """
+
+    prompts: nn.Parameter | None
+
+    def __init__(self, backbone: nn.Module, head: nn.Linear, *, stages: int = 0, prompts: int = 0) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.projections = nn.ModuleList()
+        self.checkpointing = False
+        self.amp = False
+        self._prefixes: dict[int, tuple[list[Tensor], list[int], Prefix]] = {}
+        self.stages = stages if prompts else 0
+        if self.stages:
+            blocks = check_promptable(backbone)
+            if len(blocks) % stages:
+                raise ValueError(
+                    f"stages={stages} does not divide the {len(blocks)} layers of this backbone; "
+                    f"choose one of {[m for m in range(1, len(blocks) + 1) if len(blocks) % m == 0]}."
+                )
+            self.prompts = nn.Parameter(fresh_prompts(stages, prompts, head.in_features))
+        else:
+            self.register_parameter("prompts", None)
+
+    @property
+    def prompts_per_stage(self) -> int:
+        """P, or 0 for a plain model."""
+        return 0 if self.prompts is None else int(self.prompts.shape[1])
+
+    @property
+    def adapter(self) -> Adapter:
+        """The prompts and head in use (shared storage, not a copy)."""
+        return Adapter({name: self.get_parameter(name) for name in adapter_names(self)})
+
+    def forward(self, images: Tensor, adapter: Adapter | None = None) -> Tensor:
+        """Logits (B, C) of normalised images (B, channels, H, W); `adapter` replaces tensors for this call."""
+        return self.read(images, adapter=adapter).logits
+
+    def read(self, images: Tensor | Embedded, *, adapter: Adapter | None = None, aggregated: bool = False) -> Output:
+        """Features, logits and, if `aggregated`, the aggregated prompts of every stage.
+
+        Args:
+            images: (B, channels, H, W), normalised; or what `embed` made of them.
+            adapter: tensors by `state_dict` name that replace the model's own. Prompts may be (B, M, P, D)
+                and heads (B, C, D), (B, C): one adapter per sample (see `Adapter.gather`).
+        """
+        if adapter is not None and any(name.startswith("backbone.") for name in adapter.tensors):
+            named = {f"model.{name}": tensor for name, tensor in adapter.tensors.items()}
+            output: Output = functional_call(_Reader(self), named, (images, aggregated), strict=False)
+            return output
+        tensors = {} if adapter is None else adapter.tensors
+        prompts = tensors.get("prompts", self.prompts)
+        weight, bias = tensors.get("head.weight", self.head.weight), tensors.get("head.bias", self.head.bias)
+        # bf16, if asked for, is for the backbone only: head, losses, bank and EMA stay in fp32.
+        with torch.autocast(self.head.weight.device.type, dtype=torch.bfloat16, enabled=self.amp):
+            features, stages = self._features(images, prompts, aggregated)
+        if self.amp:
+            features, stages = features.float(), tuple(tokens.float() for tokens in stages)
+        return Output(features, _classify(features, weight, bias), stages)
+
+    def embed(self, images: Tensor) -> Embedded:
+        """The tokens that enter the first block; plain ViTs only."""
+        vit = self.backbone
+        assert isinstance(vit, VisionTransformer)
+        return Embedded(vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images)))))
+
+    def _features(
+        self, images: Tensor | Embedded, prompts: Tensor | None, read: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if prompts is None:
+            if isinstance(images, Embedded):
+                raise ValueError("A model without prompts runs timm's own forward: give it images, not tokens.")
+            features: Tensor = self.backbone(images)
+            return features, ()
+        vit = self.backbone
+        assert isinstance(vit, VisionTransformer)
+        x = (images if isinstance(images, Embedded) else self.embed(images)).tokens
+        plain, pooled = x.shape[1], self._pooled_tokens()
+        per_stage = prompts.unbind(-3) if prompts.dim() == 4 else prompts.unsqueeze(1).unbind(0)
+        layers = len(vit.blocks) // len(per_stage)
+        collected: list[Tensor] = []
+        for stage, fresh in enumerate(per_stage):  # fresh: (1 or B, P, D)
+            last_stage = stage == len(per_stage) - 1
+            blocks = list(vit.blocks[stage * layers : (stage + 1) * layers])
+            run = partial(_run_stage, blocks, read=read, queries=pooled if last_stage else None)
+            prefix = self._prefix(stage, blocks[0], fresh, prompts)
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(run, x[:, :plain], fresh, prefix, use_reentrant=False)
+            else:
+                x = run(x[:, :plain], fresh, prefix)
+            if read:
+                tail = x[:, -fresh.shape[-2] :]
+                # As in the released code: only the last stage's prompts pass the final LayerNorm.
+                collected.append(vit.norm(tail) if last_stage else tail)
+        features = vit.pool(vit.norm(x[:, : pooled or plain]))
+        return vit.head_drop(vit.fc_norm(features)), tuple(collected)
+
+    def _prefix(self, stage: int, block: Block, prompts: Tensor, owner: Tensor) -> Prefix:
+        """Projections of a stage's prompts in its first layer; kept from call to call while nothing changes.
+
+        Kept with the tensors they come from and their versions, so that any in-place change (an EMA step, an
+        optimiser step) or another adapter makes the entry stale. `owner` is the tensor that `prompts` is a view of.
+        """
+        if torch.is_grad_enabled() or self.amp or owner.dim() == 4 or owner.is_inference() or is_compiling():
+            return _project_prompts(block, prompts)
+        inputs = [owner, *block.norm1.parameters(), *block.attn.qkv.parameters()]
+        versions = [tensor._version for tensor in inputs]
+        kept = self._prefixes.get(stage)
+        if kept is None or kept[1] != versions or any(a is not b for a, b in zip(kept[0], inputs, strict=True)):
+            kept = (inputs, versions, _project_prompts(block, prompts))
+            self._prefixes[stage] = kept
+        return kept[2]
+
+    def _pooled_tokens(self) -> int | None:
+        """How many leading tokens the pooling reads: 1 for CLS, None for all (average and attention pooling)."""
+        return 1 if self.backbone.global_pool == "token" else None
+
+    def add_projections(self, *, hidden: int, bottleneck: int, out: int) -> None:
+        """Give the model fresh projection heads, one per stage (one for a model without prompts)."""
+        sizes = {"hidden": hidden, "bottleneck": bottleneck, "out": out}
+        width = self.head.in_features
+        heads = [ProjectionHead(width, **sizes) for _ in range(max(1, self.stages))]
+        self.projections = nn.ModuleList(heads).to(self.head.weight.device)
+
+
+class _Reader(nn.Module):
+    """Lets `functional_call` reach `read` instead of `forward`."""
+
+    def __init__(self, model: PromptedViT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor | Embedded, aggregated: bool) -> Output:
+        return self.model.read(images, aggregated=aggregated)
+
+
+def adapter_names(model: PromptedViT) -> list[str]:
+    """Names of the tensors that a prompt adapter holds: prompts (if any) and head."""
+    names = ["head.weight"] + (["head.bias"] if model.head.bias is not None else [])
+    return names if model.prompts is None else ["prompts", *names]
+
+
+def fresh_prompts(stages: int, prompts: int, width: int) -> Tensor:
+    """Prompts (M, P, D), Xavier-uniform on (1, P, D) tensors as released: U(±sqrt(6 / (D (P + 1))))."""
+    bound = math.sqrt(6.0 / (width * (prompts + 1)))
+    return torch.empty(stages, prompts, width).uniform_(-bound, bound)
+
+
+def check_promptable(backbone: nn.Module) -> nn.Sequential:
+    """The transformer blocks of a plain ViT; a ValueError for anything prompts cannot enter."""
+    name = type(backbone).__name__
+    if type(backbone) is not VisionTransformer:
+        raise ValueError(
+            f"{name} cannot be prompted: prompts are extra tokens and need a plain timm VisionTransformer "
+            "(ViT, DeiT, DINOv2). Use prompts=0 for other models."
+        )
+    blocks = backbone.blocks
+    assert isinstance(blocks, nn.Sequential)
+    for block in blocks:
+        if type(block) is not Block or type(block.attn) is not Attention or getattr(block.attn, "gate", None):
+            kind = f"{type(block).__name__} with {type(getattr(block, 'attn', block)).__name__}"
+            raise ValueError(f"{name} built from {kind} cannot be prompted; use prompts=0 for this model.")
+    return blocks
+
+
+def _classify(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if weight.dim() == 2:
+        return F.linear(features, weight, bias)
+    logits = torch.einsum("bd,bcd->bc", features, weight)  # one head per sample
+    return logits if bias is None else logits + bias
+
+
+def _project_prompts(block: Block, prompts: Tensor) -> Prefix:
+    q, k, v = _project(block.attn, block.norm1(prompts), "qkv")
+    return q, k, v
+
+
+def _run_stage(
+    blocks: list[Block], x: Tensor, prompts: Tensor, prefix: Prefix, *, read: bool, queries: int | None
+) -> Tensor:
+    """Layers of one stage over tokens x (B, N, D) and prompts (1 or B, P, D) -> (B, N or queries [+ P], D).
+
+    Prompts are in the result only if `read`; `queries` limits the other rows to the first ones.
+    """
+    count = prompts.shape[-2]
+    for index, block in enumerate(blocks):
+        first, last = index == 0, index == len(blocks) - 1
+        if not first and not last:
+            x = block(x)  # prompts are ordinary tokens here: timm's own block
+            continue
+        if first:  # the prompts still stand apart
+            others, z = x, prompts
+        else:
+            others, z = x[:, :-count], x[:, -count:]
+            prefix = _project_prompts(block, z)
+        keep = others.shape[1] if queries is None or not last else queries
+        x = _trimmed_block(block, others, z, prefix, keep=keep, keep_prompts=read or not last)
+    return x
+
+
+def _trimmed_block(block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: int, keep_prompts: bool) -> Tensor:
+    """timm's pre-norm block over [x, z], computed only for the first `keep` rows of x and, if asked, for z.
+
+    x (B, N, D); z (1 or B, P, D) with its projections `prefix`. Keys and values of all tokens are needed, queries
+    only of rows that go on.
+    """
+    attn, size = block.attn, len(x)
+    normed = block.norm1(x)
+    # Queries apart from keys and values: a view into one joint tensor would keep all three alive for the backward.
+    (q,) = _project(attn, normed[:, :keep], "q")
+    k, v = _project(attn, normed, "kv")
+    rows = x[:, :keep]
+    q_z, k_z, v_z = (t.expand(size, -1, -1, -1) for t in prefix)
+    k, v = torch.cat([k, k_z], dim=2), torch.cat([v, v_z], dim=2)
+    if keep_prompts:
+        q = torch.cat([q, q_z], dim=2)
+        rows = torch.cat([rows, z.expand(size, -1, -1)], dim=1)
+    dropout = attn.attn_drop.p if attn.training else 0.0
+    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
+    scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
+    mixed = mixed if scale_norm is None else scale_norm(mixed)
+    rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
+    out: Tensor = rows + block.drop_path2(block.ls2(block.mlp(block.norm2(rows))))
+    return out
+
+
+def _project(attn: Attention, x: Tensor, parts: str) -> list[Tensor]:
+    """Queries, keys, values (B, heads, N, D / heads) of the tokens x (B, N, D) for `parts` "qkv", "kv" or "q"."""
+    width = attn.qkv.out_features // 3
+    span = slice("qkv".index(parts[0]) * width, ("qkv".index(parts[-1]) + 1) * width)
+    bias = None if attn.qkv.bias is None else attn.qkv.bias[span]
+    flat = F.linear(x, attn.qkv.weight[span], bias)
+    heads = flat.reshape(*flat.shape[:2], len(parts), attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+    norms = {"q": attn.q_norm, "k": attn.k_norm}
+    return [norms[part](t) if part in norms else t for part, t in zip(parts, heads, strict=True)]

@@ -1,0 +1,1 @@
+"""Images: finding and decoding them, views of them, batches of views."""

@@ -1,0 +1,159 @@
+"""Views of an image. A random view is a pure function of (seed, epoch, image index, view number).
+
+So results do not depend on the number of workers, on resuming, or on how a batch is split over processes.
+Recipes are those of the released code: weak = resize, random crop, flip; strong = random resized crop, flip,
+colour jitter, grey, blur; test = resize, centre crop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance, ImageFilter
+
+_BICUBIC, _BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How a model wants its images; stored with the model and never guessed."""
+
+    size: int = 224
+    """side of the square input"""
+    resize: int = 256
+    """side before cropping; equal to `size` for images that already have it"""
+    rule: Literal["squash", "shorter", "none"] = "squash"
+    """squash: exactly resize × resize; shorter: the shorter side, aspect kept; none: the images as they are"""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    @property
+    def channels(self) -> int:
+        """1 for grey models, 3 otherwise."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Strength of the random views; the defaults are the authors' for adaptation."""
+
+    flip: float = 0.5
+    """probability of a horizontal flip"""
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    """area range of the strong crop"""
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    """brightness, contrast, saturation, hue"""
+    jitter_probability: float = 0.8
+    grey: float = 0.2
+    """probability of a grey strong view"""
+    blur: float = 0.5
+    """probability of a blurred strong view"""
+    blur_radius: tuple[float, float] = (0.1, 2.0)
+
+
+def view_rng(seed: int, epoch: int, index: int, view: int) -> np.random.Generator:
+    """The generator of one random view."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, index, view])))
+
+
+def make_view(
+    image: Image.Image, letter: str, pre: Preprocess, augment: Augment, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """One view as uint8 (H, W, channels): letter t (test), w (weak) or s (strong)."""
+    if letter == "t":
+        view = test_view(image, pre)
+    elif letter == "w":
+        view = weak_view(image, pre, augment, rng)
+    elif letter == "s":
+        view = strong_view(image, pre, augment, rng)
+    else:
+        raise ValueError(f"Unknown view {letter!r}; a view is one of t (test), w (weak), s (strong).")
+    pixels = np.asarray(view, dtype=np.uint8)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def test_view(image: Image.Image, pre: Preprocess) -> Image.Image:
+    """Resize by the model's rule, crop the centre."""
+    resized = _resized(image, pre)
+    left, top = (resized.width - pre.size) // 2, (resized.height - pre.size) // 2
+    return resized.crop((left, top, left + pre.size, top + pre.size))
+
+
+def weak_view(image: Image.Image, pre: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
+    """Resize by the model's rule, random crop, flip."""
+    resized = _resized(image, pre)
+    left = int(rng.integers(0, max(0, resized.width - pre.size) + 1))
+    top = int(rng.integers(0, max(0, resized.height - pre.size) + 1))
+    return _flipped(resized.crop((left, top, left + pre.size, top + pre.size)), augment, rng)
+
+
+def strong_view(image: Image.Image, pre: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
+    """Random resized crop (bicubic), flip, colour jitter, grey, blur."""
+    box = crop_box(image.width, image.height, augment.crop_scale, rng)
+    view = _flipped(image.resize((pre.size, pre.size), _BICUBIC, box=box), augment, rng)
+    if rng.random() < augment.jitter_probability:
+        view = _jittered(view, augment.jitter, rng)
+    if rng.random() < augment.grey and view.mode == "RGB":
+        view = view.convert("L").convert("RGB")
+    if rng.random() < augment.blur:
+        view = view.filter(ImageFilter.GaussianBlur(rng.uniform(*augment.blur_radius)))
+    return view
+
+
+def crop_box(
+    width: int, height: int, scale: tuple[float, float], rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """A random box with an area share in `scale` and an aspect in (3/4, 4/3), as torchvision draws it."""
+    low, high = math.log(3 / 4), math.log(4 / 3)
+    for _ in range(10):
+        area = width * height * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(low, high))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+            return left, top, left + w, top + h
+    # No box fitted (very long images): the largest centred box within the allowed aspects.
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def _resized(image: Image.Image, pre: Preprocess) -> Image.Image:
+    if pre.rule == "none":
+        return image
+    width = height = pre.resize
+    if pre.rule == "shorter":
+        factor = pre.resize / min(image.size)
+        width, height = round(image.width * factor), round(image.height * factor)
+    if (width, height) == image.size:
+        return image
+    return image.resize((width, height), _BICUBIC if pre.interpolation == "bicubic" else _BILINEAR)
+
+
+def _flipped(image: Image.Image, augment: Augment, rng: np.random.Generator) -> Image.Image:
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < augment.flip else image
+
+
+def _jittered(image: Image.Image, strength: tuple[float, float, float, float], rng: np.random.Generator) -> Image.Image:
+    """Brightness, contrast, saturation and hue in a random order."""
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for step in rng.permutation(4):
+        amount = strength[step]
+        draw = rng.uniform(-amount, amount)
+        if not amount or (step >= 2 and image.mode == "L"):
+            continue
+        image = _hue_shifted(image, draw) if step == 3 else enhancers[step](image).enhance(1 + draw)
+    return image
+
+
+def _hue_shifted(image: Image.Image, shift: float) -> Image.Image:
+    """Turn the hue by `shift` of a full circle."""
+    hue, saturation, value = image.convert("HSV").split()
+    turned = (np.asarray(hue).astype(np.int16) + round(shift * 255)) % 256
+    merged = Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value))
+    return merged.convert("RGB")

@@ -1,0 +1,26 @@
+"""Errors that a user can act on. The command line prints their sentence and exits with their code."""
+
+from __future__ import annotations
+
+
+class DeptError(Exception):
+    """Something went wrong that a sentence can explain."""
+
+    exit_code = 1
+
+
+class UsageError(DeptError):
+    """The request contradicts itself or the files it names."""
+
+    exit_code = 2
+
+
+class DataError(DeptError):
+    """The images, labels or files are not what is needed."""
+
+    exit_code = 3
+
+
+def missing_extra(package: str, extra: str) -> UsageError:
+    """The error for an optional dependency that is not installed, with the exact line that installs it."""
+    return UsageError(f"{package} is not installed. It comes with an extra: pip install 'dept[{extra}]'")

@@ -1,0 +1,197 @@
+"""Model and adapter files: safetensors with one JSON in the header. No pickle, atomic writes, fingerprints checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dept._version import __version__
+from dept.core.adapter import Adapter
+from dept.core.projection import projection_sizes
+from dept.data.views import Augment, Preprocess
+from dept.errors import DataError
+from dept.models import Card, Model, build_empty, fingerprint
+
+FORMAT = 1
+_SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)  # mkstemp is private by default; results are meant to be shared
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, atomically."""
+    write_atomic(path, (json.dumps(value, indent=2, default=str) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write tensors with their metadata, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomic(path, save(plain, metadata={"dept": json.dumps(meta, separators=(",", ":"))}))
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """The metadata of a dept file, checked for its format version."""
+    return _open(Path(path))[0]
+
+
+def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume")."""
+    meta, tensors = _open(Path(path))
+    if meta["kind"] != kind:
+        raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
+    return tensors, meta
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint is brought in by "
+            "`dept convert`."
+        ) from error
+    if "dept" not in header:
+        raise DataError(f"{path} holds plain weights without dept's metadata; bring it in with `dept convert`.")
+    meta: dict[str, Any] = json.loads(header["dept"])
+    if meta.get("format") != FORMAT:
+        raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
+    return meta, tensors
+
+
+def save_model(model: Model, path: str | Path) -> Path:
+    """Write the full model: backbone, prompts, head, projection heads."""
+    card = model.card
+    meta = {
+        "format": FORMAT,
+        "kind": "model",
+        "arch": card.arch,
+        "options": card.options,
+        "stages": model.stages,
+        "prompts": model.prompts_per_stage,
+        "classes": card.classes,
+        "preprocess": asdict(card.preprocess),
+        "augment": asdict(card.augment),
+        "projection": projection_sizes(model.projections) if len(model.projections) else None,
+        "backbone_sha256": fingerprint(model),
+        "history": card.history,
+        "dept_version": __version__,
+    }
+    write_tensors(Path(path), model.state_dict(), meta)
+    return Path(path)
+
+
+def load_model(path: str | Path) -> Model:
+    """Read a model file."""
+    tensors, meta = read_tensors(path, "model")
+    card = Card(
+        meta["arch"],
+        tuple(meta["classes"]),
+        Preprocess(**_tuples(meta["preprocess"])),
+        Augment(**_tuples(meta["augment"])),
+        meta["options"],
+        meta["history"],
+    )
+    model = build_empty(card, stages=meta["stages"], prompts=meta["prompts"], projection=meta["projection"])
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataError(f"The tensors of {path} do not fit {card.arch!r}: {error}") from error
+    return model.eval()
+
+
+def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:
+    """Metadata of an adapter over this model; `entries` say how it came about."""
+    card = model.card
+    meta = {
+        "format": FORMAT,
+        "kind": "adapter",
+        "arch": card.arch,
+        "stages": model.stages,
+        "prompts": model.prompts_per_stage,
+        "classes_sha256": _classes_hash(card.classes),
+        "preprocess": asdict(card.preprocess),
+        "dept_version": __version__,
+        **entries,
+    }
+    if len(json.dumps(card.classes)) <= _SHORT_CLASS_LIST:
+        meta["classes"] = card.classes
+    return meta
+
+
+def save_adapter(adapter: Adapter, path: str | Path, *, half: bool = False) -> Path:
+    """Write an adapter with its metadata (see `adapter_meta`); `half` stores the tensors in fp16."""
+    tensors = {n: t.half() if half and t.is_floating_point() else t for n, t in adapter.tensors.items()}
+    write_tensors(Path(path), tensors, adapter.meta)
+    return Path(path)
+
+
+def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None = None) -> Adapter:
+    """Read an adapter for this model; another backbone, class list or shape is refused with both shown.
+
+    Args:
+        backbone_sha256: fingerprint of the model's backbone, if the caller knows it already.
+    """
+    tensors, meta = read_tensors(path, "adapter")
+    ours = backbone_sha256 or fingerprint(model)
+    if meta["backbone_sha256"] != ours:
+        raise DataError(
+            f"{path} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
+            f"model {ours[:16]}… ({model.card.arch}). Use the model file it was adapted from."
+        )
+    if meta["classes_sha256"] != _classes_hash(model.classes):
+        theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
+        raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
+    return Adapter({n: t.float() if t.dtype == torch.half else t for n, t in tensors.items()}, meta)
+
+
+def apply_adapter(model: Model, adapter: Adapter) -> Model:
+    """The model with the adapter written into it; fresh prompts are made room for if it has none."""
+    prompts = adapter.tensors.get("prompts")
+    if prompts is not None and (model.prompts is None or model.prompts.shape != prompts.shape):
+        model = model.with_prompts(prompts.shape[0], prompts.shape[1])
+    adapter.copy_to(model)
+    return model
+
+
+def load(path: str | Path, *, adapter: str | Path | None = None) -> Model:
+    """Read a model file and, on top, an adapter file. The result is an ordinary nn.Module in eval mode."""
+    model = load_model(path)
+    if adapter is None:
+        return model
+    return apply_adapter(model, load_adapter(adapter, model)).eval()
+
+
+def _classes_hash(classes: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; dataclasses that are compared and hashed want them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,0 +1,115 @@
+"""Predicting and evaluating with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dept.data.folder import ImageSet, decodable, find_images, find_labelled
+from dept.data.loader import Views, normalised
+from dept.data.views import test_view
+from dept.engine import Runtime, TestPasses
+from dept.metrics import score
+from dept.models import Model
+from dept.runs import resolve_device
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one image; `topk` are (class, probability), best first."""
+
+    path: str
+    label: str
+    confidence: float
+    topk: tuple[tuple[str, float], ...]
+    features: tuple[float, ...] = ()
+
+
+def predict(
+    model: Model,
+    images: str | Path | Image.Image | np.ndarray[Any, Any] | ImageSet,
+    *,
+    topk: int = 5,
+    features: bool = False,
+    device: str = "auto",
+    workers: int = 0,
+    batch: int = 64,
+) -> list[Prediction]:
+    """Labels of a folder, a list file, one file, a PIL image or an array (H, W[, 3]) of uint8.
+
+    Files that do not decode are left out; `find_images` and `decodable` tell which.
+    """
+    runtime = Runtime(resolve_device(device), workers, batch)
+    if isinstance(images, (Image.Image, np.ndarray)):
+        return _predictions(model, [""], [_single(model, images, runtime)], topk, features)
+    found = images if isinstance(images, ImageSet) else decodable(find_images(images))
+    passes = TestPasses(found, Views(model.card.preprocess), runtime)
+    return _predictions(model, found.names(), (batch.views[0] for batch in passes()), topk, features)
+
+
+def evaluate(
+    model: Model,
+    images: str | Path | ImageSet,
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    batch: int = 64,
+) -> dict[str, Any]:
+    """top1, mean_per_class, per_class, nll, ece and ci95 on labelled images (fractions)."""
+    found = images if isinstance(images, ImageSet) else decodable(find_labelled(images, model.classes))
+    assert found.labels is not None
+    runtime = Runtime(resolve_device(device), workers, batch)
+    probabilities = class_probabilities(model, found, runtime)
+    return score(probabilities, torch.tensor(found.labels), model.classes)
+
+
+@torch.no_grad()
+def class_probabilities(model: Model, images: ImageSet, runtime: Runtime) -> Tensor:
+    """Probabilities (n, C) on test views, on the CPU."""
+    passes = TestPasses(images, Views(model.card.preprocess), runtime)
+    model.to(runtime.device).eval()
+    return torch.cat([model(batch.views[0]).softmax(dim=-1).cpu() for batch in passes()])
+
+
+@torch.no_grad()
+def _predictions(
+    model: Model, names: list[str], views: Iterator[Tensor] | list[Tensor], topk: int, with_features: bool
+) -> list[Prediction]:
+    results: list[Prediction] = []
+    position = 0
+    model.eval()
+    for images in views:
+        output = model.to(images.device).read(images)
+        best = output.logits.softmax(dim=-1).topk(min(topk, len(model.classes)), dim=-1)
+        for row, (values, indices) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+            ranked = tuple((model.classes[i], value) for i, value in zip(indices, values, strict=True))
+            extra = tuple(output.features[row].tolist()) if with_features else ()
+            results.append(Prediction(names[position], ranked[0][0], ranked[0][1], ranked, extra))
+            position += 1
+    return results
+
+
+def _single(model: Model, image: Image.Image | np.ndarray[Any, Any], runtime: Runtime) -> Tensor:
+    pre = model.card.preprocess
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    view = np.asarray(test_view(picture.convert("L" if pre.channels == 1 else "RGB"), pre))
+    pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels).to(runtime.device)
+    shape = (1, -1, 1, 1)
+    mean = torch.tensor(pre.mean, device=runtime.device).view(shape)
+    return normalised(pixels, mean, torch.tensor(pre.std, device=runtime.device).view(shape))
+
+
+def as_row(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as a JSON object."""
+    row = asdict(prediction)
+    row["topk"] = [{"label": label, "probability": value} for label, value in prediction.topk]
+    if not prediction.features:
+        del row["features"]
+    return row

@@ -1,0 +1,260 @@
+"""The contract of a method: how an adapter is learned from views of unlabelled images.
+
+A method sees views and indices, never labels. It does not log, print, save or pick devices: the engine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dept.core import schedules
+from dept.core.adapter import Adapter, pick
+from dept.core.select import count, freeze_except
+from dept.core.vit import PromptedViT
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of the same B images, one tensor (B, channels, H, W) per letter of `Method.views`, and their indices."""
+
+    views: tuple[Tensor, ...]
+    index: Tensor
+
+
+class Passes(Protocol):
+    """Hands out passes over all adaptation images in their fixed order, as test views."""
+
+    def __call__(self) -> Iterable[Batch]: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share a learning rate; clip_norm > 0 clips each tensor's gradient to that L2 norm."""
+
+    names: tuple[str, ...]
+    lr: float
+    clip_norm: float = 0.0
+
+
+class Progress(NamedTuple):
+    """Where the run is: step of total, and the epoch (0-based) that the step belongs to."""
+
+    step: int
+    total: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """Settings that all methods share. A method's own Config adds fields and changes defaults."""
+
+    lr: float = 1e-3
+    """η, learning rate"""
+    momentum: float = 0.9
+    """SGD momentum"""
+    nesterov: bool = False
+    """Nesterov form of the momentum"""
+    weight_decay: float = 0.0
+    """SGD weight decay"""
+    schedule: Literal["cosine", "constant"] = "constant"
+    """learning rate over the run"""
+    batch: int = 64
+    """B, images per step"""
+    epochs: int = 1
+    """passes over the target images; divided by --ratio, as the authors do"""
+    max_iters: int = 0
+    """steps; overrides epochs when above 0"""
+    predict: Literal["before", "after"] = "before"
+    """online: a batch is predicted before or after the update it causes"""
+    steps_per_batch: int = 1
+    """online: updates per batch"""
+
+
+class Method:
+    """Base of all methods. A subclass gives `name`, `views`, `Config`, `tuned` and `loss`; the rest has defaults."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    views: str = "t"
+    Config: ClassVar[type[BaseConfig]] = BaseConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    needs_stats: ClassVar[bool] = False  # whether Config.stats, a file of source statistics, must be given
+
+    def __init__(self, model: PromptedViT, config: BaseConfig | None = None, *, seed: int = 0) -> None:
+        self.model = model
+        self.config = self.Config() if config is None else config
+        self.generator = torch.Generator().manual_seed(seed)
+        self.progress = Progress(0, 1, 0)
+        self.prepare()
+        self.groups = self.tuned()
+        names = [name for group in self.groups for name in group.names]
+        freeze_except(model, names)
+        self.trained_names = names
+        self.adapter_names = [name for name in names if not name.startswith("projections.")]
+        self.optimizer = self._build_optimizer() if names else None
+        self.setup()
+        self._initial = _cloned(self.state_dict())
+
+    # -- what a subclass says ------------------------------------------------------------------------------
+
+    @classmethod
+    def preset(cls, name: str) -> BaseConfig:
+        """The Config of a named preset; ValueError lists the known ones."""
+        if name not in cls.presets:
+            known = ", ".join(sorted(cls.presets)) or "none"
+            raise ValueError(f"Method {cls.name!r} has no preset {name!r}; it has: {known}.")
+        return replace(cls.Config(), **cls.presets[name])
+
+    @classmethod
+    def scaled(cls, config: BaseConfig, ratio: float) -> BaseConfig:
+        """The config for a fraction of the target images: epochs grow so that the steps stay about the same."""
+        return replace(config, epochs=int(config.epochs / ratio))
+
+    def prepare(self) -> None:
+        """Change the model before parameters are chosen (add projection heads, …)."""
+
+    def tuned(self) -> list[Group]:
+        """Parameter groups; tensors named `projections.*` are trained but never part of the adapter."""
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        """Create further state once the parameters are chosen."""
+
+    def begin(self, passes: Passes) -> None:
+        """Called once before the first step."""
+
+    def refresh(self, passes: Passes, epoch: int) -> None:
+        """Called after each epoch (0-based) but the last."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Named, weighted terms; their sum is minimised."""
+        raise NotImplementedError
+
+    def after_step(self, batch: Batch) -> None:
+        """Called after the optimiser has moved the parameters."""
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (B, C) of test views: the read-out that is reported."""
+        logits: Tensor = self.model(images)
+        return logits
+
+    def readouts(self, images: Tensor) -> dict[str, Tensor]:
+        """Probabilities (B, C) of every network and rule that a score is logged for; "student" is the read-out."""
+        return {"student": self.predict(images).softmax(dim=-1)}
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Online: learn from a batch that arrives once, and predict it exactly once.
+
+        Args:
+            test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
+        A method whose update begins with the same forward overrides this to run it once.
+        """
+        logits = self.predict(test) if self.config.predict == "before" else None
+        terms: dict[str, float] = {}
+        for _ in range(self.config.steps_per_batch):
+            terms = self.step(batch)
+        return (self.predict(test) if logits is None else logits), terms
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Loss, backward, per-tensor clipping, optimiser step. Returns the values of the terms."""
+        terms = self.loss(batch)
+        total = torch.stack(list(terms.values())).sum()
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        for group in self.groups:
+            if group.clip_norm:
+                clip_each(pick(self.model, group.names).values(), group.clip_norm)
+        self.optimizer.step()
+        self.after_step(batch)
+        return {"loss": float(total.detach())} | {name: float(term.detach()) for name, term in terms.items()}
+
+    def at(self, progress: Progress) -> None:
+        """Told by the engine before every step; sets the learning rates."""
+        self.progress = progress
+        scale = self.lr_scale(progress)
+        if self.optimizer is not None:
+            for target, group in zip(self.optimizer.param_groups, self.groups, strict=True):
+                target["lr"] = group.lr * scale
+
+    def lr_scale(self, progress: Progress) -> float:
+        """Factor on all learning rates at this step."""
+        schedule: Callable[[int, int], float] = getattr(schedules, self.config.schedule)
+        return schedule(progress.step, progress.total)
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        groups = [{"params": list(pick(self.model, g.names).values()), "lr": g.lr} for g in self.groups]
+        return torch.optim.SGD(
+            groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
+        )
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def adapter(self) -> Adapter:
+        """A copy of the tuned tensors of the read-out."""
+        return Adapter.of(self.model, self.adapter_names)
+
+    def counts(self) -> dict[str, int]:
+        """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with projection heads."""
+        return {
+            "tunable_model": count(self.model, self.adapter_names),
+            "tunable_total": count(self.model, self.trained_names),
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
+        state = {f"tuned.{name}": tensor.detach() for name, tensor in pick(self.model, self.trained_names).items()}
+        state["generator"] = self.generator.get_state()
+        if self.optimizer is not None:
+            for index, slots in self.optimizer.state_dict()["state"].items():
+                for key, value in slots.items():
+                    if value is not None:
+                        state[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        Adapter(part(state, "tuned")).copy_to(self.model)
+        self.generator.set_state(state["generator"].cpu())
+        if self.optimizer is not None:
+            slots: dict[int, dict[str, Tensor]] = {}
+            for key, value in part(state, "optimizer").items():
+                index, name = key.split(".", 1)
+                slots.setdefault(int(index), {})[name] = value.clone()
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+    def reset(self) -> None:
+        """Back to the state after construction, exactly."""
+        self.load_state_dict(self._initial)
+
+
+def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
+    """Clip the gradient of each tensor to L2 norm `max_norm` separately (DINO style, not a global norm)."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            torch.nn.utils.clip_grad_norm_([parameter], max_norm)
+
+
+def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries below `prefix.`, without it."""
+    return {name[len(prefix) + 1 :]: tensor for name, tensor in state.items() if name.startswith(prefix + ".")}
+
+
+def prefixed(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Inverse of `part`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
+
+
+def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in state.items()}

@@ -1,0 +1,186 @@
+"""DePT: visual prompt tuning for test-time domain adaptation. Gao et al., ICLR 2023.
+
+Tunes prompts and head over a frozen ViT with pseudo-labels voted by a memory bank, a DINO loss on CLS, a
+consistency loss and a diversity term on the aggregated prompts of each stage.
+Cost: four forwards and one backward per batch. Fails when: the source model is right on too few images for a
+vote to help, or the target's class balance is far from even (lower `w_class` then).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dept.core import losses
+from dept.core.bank import MemoryBank
+from dept.core.select import select
+from dept.core.vit import Output
+from dept.methods.base import BaseConfig, Batch, Group, Passes, part, prefixed
+from dept.methods.regularised import Regularised
+
+
+class DePT(Regularised):
+    """Prompt tuning with refined pseudo-labels and hierarchical self-distillation."""
+
+    name = "dept"
+    summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., ICLR 2023)"
+    views = "wss"  # weak (pseudo-label, bank), strong (teacher), strong (student)
+
+    @dataclass(frozen=True)
+    class Config(Regularised.Config):
+        """Defaults are what the released code does (preset `official`); `paper` is the text, literally."""
+
+        lr: float = 5e-3
+        """η, learning rate of prompts, head and projection heads"""
+        backbone_lr: float = 2e-4
+        """η of the backbone with --tune all"""
+        schedule: Literal["cosine", "constant"] = "cosine"
+        """learning rate over the run"""
+        epochs: int = 15
+        """passes over the target images; divided by --ratio, as the authors do"""
+        tune: Literal["prompts", "all"] = "prompts"
+        """what moves: prompts and head, or every parameter"""
+        pseudo_labels: bool = True
+        """L_pl on or off"""
+        bank: bool = True
+        """refine pseudo-labels by a vote in the memory bank"""
+        neighbours: int = 10
+        """k, neighbours in the vote (at most a fifth of the bank)"""
+        bank_size: int = 0
+        """N, slots of the bank; 0 for one per target image"""
+        bank_refresh: int = 1
+        """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
+        w_class: float = 1.0
+        """weight of the class diversity (released code only); 0 switches it off"""
+
+    config: Config
+    presets = {
+        "official": {},
+        # Online: batches arrive once, so no decay, no bank; the label is the student's own prediction.
+        "online": {"schedule": "constant", "bank": False, "predict": "after"},
+        "paper": {
+            "w_class": 0.0,
+            "w_div": 0.005,
+            "reduction": "sum",
+            "stage_weighting": "uniform",
+            "bank_refresh": 0,
+        },
+    }
+
+    @classmethod
+    def scaled(cls, config: BaseConfig, ratio: float) -> BaseConfig:
+        """Fewer images: more epochs, and the bank refreshed after as many steps as before."""
+        scaled = super().scaled(config, ratio)
+        assert isinstance(scaled, cls.Config)
+        return replace(scaled, bank_refresh=int(scaled.bank_refresh / ratio))
+
+    def tuned(self) -> list[Group]:
+        """Prompts and head (or everything), clipped; projection heads, not clipped."""
+        config = self.config
+        groups = [Group(tuple(select(self.model, "prompts", "head")), config.lr, config.clip)]
+        if config.tune == "all":
+            groups.append(Group(tuple(select(self.model, "backbone")), config.backbone_lr, config.clip))
+        return groups + self.projection_groups(config.lr)
+
+    def setup(self) -> None:
+        """Teacher and centre; the bank comes with the first images."""
+        super().setup()
+        self.bank: MemoryBank | None = None
+
+    # -- the bank ------------------------------------------------------------------------------------------
+
+    def begin(self, passes: Passes) -> None:
+        """First fill of the bank; student and teacher are still the same network."""
+        if self.config.bank and self.config.pseudo_labels:
+            self.bank = self._new_bank(self.config.bank_size or len(passes))
+            self._fill(passes)
+
+    def refresh(self, passes: Passes, epoch: int) -> None:
+        """Refill the bank by a teacher pass over all target images (released code, not in the text)."""
+        every = self.config.bank_refresh
+        if self.bank is not None and every and (epoch + 1) % every == 0:
+            self._fill(passes)
+
+    def _new_bank(self, size: int) -> MemoryBank:
+        weight = self.model.head.weight
+        return MemoryBank(size, weight.shape[1], weight.shape[0], weight.device)
+
+    def _fill(self, passes: Passes) -> None:
+        assert self.bank is not None
+        outputs = [self.distillation.teach(batch.views[0], aggregated=False) for batch in passes()]
+        features = torch.cat([output.features for output in outputs])
+        probabilities = torch.cat([output.logits for output in outputs]).softmax(dim=-1)
+        self.bank.refill(features, probabilities, self.generator)
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div + class diversity   [DePT Eq. L]"""
+        weak, strong_teacher, strong_student = batch.views
+        config = self.config
+        labels = self.pseudo_labels(weak) if config.pseudo_labels else None
+        self.distillation.update_teacher()
+        teacher = self._teach(strong_teacher, weak)
+        student = self.model.read(strong_student, aggregated=self.reads_prompts)
+        terms: dict[str, Tensor] = {}
+        if labels is not None:
+            terms["pseudo_label"] = losses.cross_entropy(student.logits, labels)
+        if self.projects:
+            terms |= self.regulariser(student, teacher)
+        if config.w_class:
+            terms["class_diversity"] = config.w_class * losses.class_diversity(student.logits)
+        return terms
+
+    @torch.no_grad()
+    def pseudo_labels(self, weak: Tensor) -> Tensor:
+        """ŷ (B,): argmax of the bank's vote around the student's feature, or of the student's own prediction."""
+        output = self.model.read(weak)
+        if self.bank is None:
+            return output.logits.argmax(dim=-1)
+        return self.bank.vote(output.features, self.config.neighbours).argmax(dim=-1)
+
+    def _teach(self, strong: Tensor, weak: Tensor) -> Output:
+        """The teacher's output on the strong view; its weak view, for the bank, rides in the same batch."""
+        if self.bank is None:
+            return self.distillation.teach(strong, aggregated=self.reads_prompts)
+        both = self.distillation.teach(torch.cat([strong, weak]), aggregated=self.reads_prompts)
+        count = len(strong)
+        self._bank_entry = both.features[count:], both.logits[count:].softmax(dim=-1)
+        prompts = tuple(tokens[:count] for tokens in both.prompts)
+        return Output(both.features[:count], both.logits[:count], prompts)
+
+    def after_step(self, batch: Batch) -> None:
+        """The teacher's view of this batch enters the bank."""
+        if self.bank is not None:
+            self.bank.write(*self._bank_entry)
+
+    # -- read-outs and state -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def readouts(self, images: Tensor) -> dict[str, Tensor]:
+        """{student, teacher} × {direct, kNN-refined}, as the authors log them."""
+        outputs = {
+            "student": self.model.read(images),
+            "teacher": self.distillation.teach(images, aggregated=False),
+        }
+        scores = {name: output.logits.softmax(dim=-1) for name, output in outputs.items()}
+        if self.bank is not None:
+            for name, output in outputs.items():
+                scores[f"{name}_knn"] = self.bank.vote(output.features, self.config.neighbours)
+        return scores
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Adds the bank."""
+        state = super().state_dict()
+        return state if self.bank is None else state | prefixed("bank", self.bank.state_dict())
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        super().load_state_dict(state)
+        stored = part(state, "bank")
+        self.bank = self._new_bank(len(stored["features"])) if stored else None
+        if self.bank is not None:
+            self.bank.load_state_dict(stored)

@@ -1,0 +1,84 @@
+"""NEO: no-optimisation test-time adaptation by re-centring features. Murphy et al., ICLR 2026.
+
+Subtracts the running mean of the target's features, as if the source's mean were the origin. Nothing is trained:
+logits W(h - m) + b are those of the source head with the bias b - W m, which is all that an adapter holds.
+The mean m is shrunk by n / (n + 16), so that the first few images are not told apart from their own mean.
+Cost: one forward; no backward. Fails when: the stream is sorted by class (the mean then holds the class itself).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dept.methods.base import BaseConfig, Batch, Group, Method
+
+
+class NEO(Method):
+    """Features re-centred by their running mean."""
+
+    name = "neo"
+    summary = "features re-centred by their running mean, nothing trained (Murphy et al., ICLR 2026)"
+
+    @dataclass(frozen=True)
+    class Config(BaseConfig):
+        """One online pass; the current batch is part of the mean that it is predicted with."""
+
+        lr: float = 0.0
+        """unused: nothing is trained"""
+        predict: Literal["before", "after"] = "after"
+        """online: a batch is predicted before or after it enters the mean"""
+        prior_count: float = 16.0
+        """n₀, the mean m of n images is shrunk to m n / (n + n₀)"""
+
+    config: Config
+    presets = {"online": {}}
+
+    def tuned(self) -> list[Group]:
+        """The bias of the head, which takes up the shift."""
+        if self.model.head.bias is None:
+            raise ValueError("NEO moves the bias of the head; this model's head has none.")
+        return [Group(("head.bias",), self.config.lr)]
+
+    def setup(self) -> None:
+        """The source bias; an empty mean."""
+        self.source_bias = self.model.head.bias.detach().clone()
+        self.mean = torch.zeros_like(self.model.head.weight[0])
+        self.seen = 0
+
+    @torch.no_grad()
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Add the batch to the mean and move the bias accordingly."""
+        head, features = self.model.head, self.model.read(batch.views[0]).features
+        self._features = features
+        self.seen += len(features)
+        self.mean.lerp_(features.mean(dim=0), len(features) / self.seen)
+        shift = self.mean * shrinkage(self.seen, self.config.prior_count)
+        head.bias.copy_(self.source_bias - F.linear(shift, head.weight))
+        return {"loss": 0.0, "shift": float(shift.norm())}
+
+    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """One forward: the features that entered the mean are the ones that are classified."""
+        if self.config.predict == "before":
+            return super().observe(test, batch)
+        terms = self.step(batch)
+        return F.linear(self._features, self.model.head.weight, self.model.head.bias).detach(), terms
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Adds the mean and the number of images in it."""
+        return super().state_dict() | {"mean": self.mean, "seen": torch.tensor(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        super().load_state_dict(state)
+        self.mean.copy_(state["mean"])
+        self.seen = int(state["seen"])
+
+
+def shrinkage(count: int, prior_count: float) -> float:
+    """n / (n + n₀): the weight of a mean of n images against n₀ images at the origin."""
+    return count / (count + prior_count)

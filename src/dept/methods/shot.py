@@ -1,0 +1,228 @@
+"""SHOT: source hypothesis transfer. Liang et al., "Do we really need to access the source data?", ICML 2020.
+
+Keeps the classifier and moves the encoder until its features suit it: every prediction confident, the mean
+prediction spread over the classes (information maximisation), and, with a smaller weight, a cross-entropy to
+pseudo-labels from class centroids over all target images, recomputed every epoch. `im_only` (preset `im`) leaves
+the pseudo-labels out: SHOT-IM. Online there is no pass over all images, hence no centroids: SHOT-IM as well.
+Cost: one forward and backward per batch through the whole encoder, and a pass over all images per epoch. Fails
+when: the target's classes are far from balanced, since the mean prediction is pushed towards an even spread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from dept.core.losses import class_diversity, cross_entropy, entropy
+from dept.core.select import select
+from dept.core.vit import PromptedViT
+from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress
+
+EPS = 1e-5  # inside the logarithms, as released
+LOWEST_LOG = -100.0
+
+
+class SHOT(Method):
+    """Information maximisation and centroid pseudo-labels under a frozen classifier."""
+
+    name = "shot"
+    summary = "information maximisation and centroid pseudo-labels, head frozen (Liang et al., ICML 2020)"
+
+    @dataclass(frozen=True)
+    class Config(BaseConfig):
+        """Defaults: the released method with the learning rate, batch and schedule used for ViTs."""
+
+        lr: float = 2e-4
+        """η of the encoder"""
+        nesterov: bool = True
+        """Nesterov form of the momentum"""
+        weight_decay: float = 1e-4
+        """SGD weight decay"""
+        schedule: Literal["cosine", "constant"] = "cosine"
+        """learning rate over the run"""
+        batch: int = 128
+        """B, images per step"""
+        epochs: int = 15
+        """passes over the target images; divided by --ratio, as the authors do"""
+        view: Literal["test", "weak"] = "weak"
+        """the view that is adapted on"""
+        tune: Literal["encoder", "norm"] = "encoder"
+        """what moves: everything but the head, or the norm layers only"""
+        im_only: bool = False
+        """SHOT-IM: information maximisation without pseudo-labels"""
+        w_pl: float = 0.3
+        """β, weight of the cross-entropy to the pseudo-labels"""
+        label_refresh: int = 1
+        """recompute the pseudo-labels every so many epochs (divided by --ratio)"""
+        quiet_start: bool = False
+        """no cross-entropy until the pseudo-labels are recomputed for the first time (released code on VisDA-C)"""
+        power_decay: bool = False
+        """η (1 + 10 t/T)^-0.75, the released schedule, instead of --schedule"""
+        clip: float = 0.0
+        """largest norm of the whole gradient; 0 for none"""
+        log: Literal["shifted", "clamped"] = "shifted"
+        """logarithms of p + 1e-5 (released), or of p, at least -100 (the form in CFA's benchmark)"""
+
+    config: Config
+    presets = {
+        "offline": {},
+        "im": {"im_only": True},
+        # The published recipe for VisDA-C with a ResNet.
+        "released": {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
+        # SHOT-IM in CFA's ImageNet-C benchmark, which the DePT paper cites: one online pass over norm layers.
+        "online-ln": {
+            "im_only": True,
+            "tune": "norm",
+            "view": "test",
+            "lr": 1e-3,
+            "nesterov": False,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "batch": 64,
+            "epochs": 1,
+            "clip": 1.0,
+            "log": "clamped",
+        },
+    }
+
+    @classmethod
+    def scaled(cls, config: BaseConfig, ratio: float) -> BaseConfig:
+        """Fewer images: more epochs, and pseudo-labels recomputed after as many steps as before."""
+        scaled = super().scaled(config, ratio)
+        assert isinstance(scaled, cls.Config)
+        return replace(scaled, label_refresh=int(scaled.label_refresh / ratio))
+
+    def prepare(self) -> None:
+        """One view, as the Config says."""
+        self.views = self.config.view[0]
+
+    def tuned(self) -> list[Group]:
+        """The encoder, or its norm layers; never the head."""
+        return [Group(tuple(select(self.model, self.config.tune)), self.config.lr)]
+
+    def setup(self) -> None:
+        """No pseudo-labels yet; clipping of the global norm (a Group clips every tensor by itself)."""
+        self.labels: Tensor | None = None
+        if self.optimizer is not None and self.config.clip:
+            clip_together(self.optimizer, self.config.clip)
+
+    # -- pseudo-labels -------------------------------------------------------------------------------------
+
+    def begin(self, passes: Passes) -> None:
+        """First pseudo-labels."""
+        if not self.config.im_only:
+            self.labels = self._centroid_labels(passes)
+
+    def refresh(self, passes: Passes, epoch: int) -> None:
+        """Pseudo-labels of the encoder as it is now."""
+        every = self.config.label_refresh
+        if not self.config.im_only and every and (epoch + 1) % every == 0:
+            self.labels = self._centroid_labels(passes)
+
+    def _centroid_labels(self, passes: Passes) -> Tensor:
+        features, logits, index = read_all(self.model, passes)
+        labels = torch.empty_like(index)
+        labels[index] = centroid_labels(features, logits.softmax(dim=-1))
+        return labels
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """L_ent + L_div + β CE(ŷ)   [SHOT Eq. L]"""
+        self._logits = logits = self._student(batch.views[0])
+        terms = information_maximisation(logits, self.config.log)
+        quiet = self.config.quiet_start and self.progress.epoch < self.config.label_refresh
+        if self.labels is not None and not quiet:
+            labels = self.labels[batch.index.to(self.labels.device)]
+            terms["pseudo_label"] = self.config.w_pl * cross_entropy(logits, labels)
+        return terms
+
+    def _student(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        return logits
+
+    def lr_scale(self, progress: Progress) -> float:
+        """The released decay, or the common schedules."""
+        return power_decay(progress.step, progress.total) if self.config.power_decay else super().lr_scale(progress)
+
+    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """On test views, the logits of the forward that the update is made from."""
+        config = self.config
+        if config.view != "test" or config.predict != "before" or config.steps_per_batch != 1:
+            return super().observe(test, batch)
+        terms = self.step(batch)
+        return self._logits.detach(), terms
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Adds the pseudo-labels."""
+        state = super().state_dict()
+        return state if self.labels is None else state | {"labels": self.labels}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        super().load_state_dict(state)
+        stored = state.get("labels")
+        self.labels = None if stored is None else stored.to(self.model.head.weight.device, copy=True)
+
+
+def information_maximisation(logits: Tensor, log: Literal["shifted", "clamped"] = "shifted") -> dict[str, Tensor]:
+    """Mean entropy of predictions and negative entropy of the mean prediction: (B, C) -> two ()   [SHOT Eq. L_IM]"""
+    if log == "shifted":
+        p = logits.softmax(dim=-1)
+        return {"entropy": -(p * (p + EPS).log()).sum(dim=-1).mean(), "class_diversity": class_diversity(logits, EPS)}
+    # log of the mean by log-sum-exp: its gradient stays finite when a probability underflows to 0.
+    log_mean = logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(logits))
+    return {
+        "entropy": entropy(logits).mean(),
+        "class_diversity": (log_mean.exp() * log_mean.clamp_min(LOWEST_LOG)).sum(),
+    }
+
+
+def centroid_labels(features: Tensor, probabilities: Tensor) -> Tensor:
+    """Nearest class centroid by cosine, found in two rounds: (n, D), (n, C) -> (n,)   [SHOT Eq. ŷ]
+
+    The first centroids weigh the features (with a 1 appended) by probabilities, the second by the first labels. Only
+    classes that somebody was assigned to take part.
+    """
+    points = F.normalize(torch.cat([features, features.new_ones(len(features), 1)], dim=1), dim=1)
+    classes = probabilities.shape[1]
+    labels, weights = probabilities.argmax(dim=1), probabilities
+    for _ in range(2):
+        centroids = weights.T @ points / (1e-8 + weights.sum(dim=0)).unsqueeze(1)
+        unused = torch.bincount(labels, minlength=classes) == 0
+        similarity = points @ F.normalize(centroids, dim=1).T
+        labels = similarity.masked_fill(unused, -torch.inf).argmax(dim=1)
+        weights = F.one_hot(labels, classes).to(points)
+    return labels
+
+
+def power_decay(step: int, total: int) -> float:
+    """(1 + 10 t/T)^-0.75: 1 at the first step, 0.166 at the end."""
+    return float((1.0 + 10.0 * step / max(total, 1)) ** -0.75)
+
+
+@torch.no_grad()
+def read_all(model: PromptedViT, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (n, D), logits (n, C) and indices (n,) of one pass, in its order."""
+    outputs = [(model.read(batch.views[0]), batch.index) for batch in passes()]
+    features = torch.cat([output.features for output, _ in outputs])
+    logits = torch.cat([output.logits for output, _ in outputs])
+    return features, logits, torch.cat([index for _, index in outputs]).to(logits.device)
+
+
+def clip_together(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
+    """Make every step of the optimiser clip the norm of its whole gradient first."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def clip(*_: object) -> None:
+        clip_grad_norm_(parameters, max_norm)
+
+    optimizer.register_step_pre_hook(clip)

@@ -1,0 +1,23 @@
+"""Source: no adaptation. The row every other one is compared with.
+
+Cost: one forward per prediction. Fails when: the target is not like the source.
+"""
+
+from __future__ import annotations
+
+from dept.methods.base import Batch, Group, Method
+
+
+class Source(Method):
+    """The source model as it is."""
+
+    name = "source"
+    summary = "no adaptation: the source model as it is"
+
+    def tuned(self) -> list[Group]:
+        """Nothing."""
+        return []
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Does nothing."""
+        return {}

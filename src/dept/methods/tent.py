@@ -1,0 +1,59 @@
+"""Tent: fully test-time adaptation by entropy minimisation. Wang et al., ICLR 2021.
+
+Tunes the affine parameters of every normalisation layer (38,400 in a ViT-B) to make predictions confident.
+Cost: one forward and one backward per batch. Fails when: steps are many or batches small and one-sided — the
+entropy is lowest when everything is one class, so watch the histogram of predictions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dept.core.losses import entropy
+from dept.core.select import select
+from dept.methods.base import BaseConfig, Batch, Group, Method
+
+
+class Tent(Method):
+    """Entropy minimisation on normalisation layers."""
+
+    name = "tent"
+    summary = "entropy minimisation on the affine parameters of the norm layers (Wang et al., ICLR 2021)"
+
+    @dataclass(frozen=True)
+    class Config(BaseConfig):
+        """Defaults: one online pass over test views with the published ViT settings."""
+
+        view: Literal["test", "weak"] = "test"
+        """the view that is adapted on"""
+
+    config: Config
+    presets = {
+        "online": {},
+        # The common offline recipe of the DePT paper: many epochs on weak views.
+        "offline": {"view": "weak", "schedule": "cosine", "batch": 128, "epochs": 15},
+    }
+
+    def prepare(self) -> None:
+        """One view, as the Config says."""
+        self.views = self.config.view[0]
+
+    def tuned(self) -> list[Group]:
+        """Affine parameters of all normalisation layers."""
+        return [Group(tuple(select(self.model, "norm")), self.config.lr)]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Batch mean of H(p)   [Tent Eq. 1]"""
+        self._logits = self.model(batch.views[0])
+        return {"entropy": entropy(self._logits).mean()}
+
+    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The logits of the forward that the update is made from: one forward per batch, not two."""
+        config = self.config
+        if config.view != "test" or config.predict != "before" or config.steps_per_batch != 1:
+            return super().observe(test, batch)
+        terms = self.step(batch)
+        return self._logits.detach(), terms

@@ -1,0 +1,73 @@
+"""Scores of predictions, and their uncertainty. Fractions, not percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """top1, mean_per_class, per_class, nll, ece and the 95 % Wilson interval of top1.
+
+    Args:
+        probabilities: (n, C); labels: (n,). Classes without images are left out of `per_class` and its mean.
+    """
+    correct = probabilities.argmax(dim=1) == labels
+    picked = probabilities.gather(1, labels[:, None]).squeeze(1)
+    per_class = per_class_accuracy(probabilities.argmax(dim=1), labels, classes)
+    return {
+        "n": len(labels),
+        "top1": float(correct.float().mean()),
+        "mean_per_class": sum(per_class.values()) / len(per_class),
+        "per_class": per_class,
+        "nll": float(-picked.clamp_min(1e-12).log().mean()),
+        "ece": expected_calibration_error(probabilities, labels),
+        "ci95": wilson(int(correct.sum()), len(labels)),
+    }
+
+
+def per_class_accuracy(predicted: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
+    """Diagonal of the confusion matrix over its row sums, for the classes that occur."""
+    correct = (predicted == labels).double()
+    return {
+        name: float(correct[labels == number].mean())
+        for number, name in enumerate(classes)
+        if bool((labels == number).any())
+    }
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """Mean |confidence - accuracy| over equal-width bins of the confidence, weighted by their share."""
+    confidence, predicted = probabilities.max(dim=1)
+    correct = (predicted == labels).double()
+    which = (confidence * bins).long().clamp(max=bins - 1)
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, which, confidence.double() - correct)
+    return float(gaps.abs().sum() / len(labels))
+
+
+def wilson(correct: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % Wilson interval of a proportion."""
+    share, spread = correct / total, z * z / total
+    centre = share + spread / 2
+    half = z * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    # At the ends the exact bound is 0 or 1; rounding must not push it beyond.
+    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
+
+
+def paired_interval(
+    after: Sequence[bool], before: Sequence[bool], *, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the gain in accuracy on the same images."""
+    gain = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    # A resample only changes how often each of the three possible gains (-1, 0, 1) is drawn.
+    shares = np.array([(gain == value).mean() for value in (-1, 0, 1)])
+    draws = rng.multinomial(len(gain), shares, size=resamples)
+    means = (draws[:, 2] - draws[:, 0]) / len(gain)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)

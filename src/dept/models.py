@@ -1,0 +1,190 @@
+"""Models: a PromptedViT with the card that says what it is, built from timm or read back from a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data import ImageNetInfo, resolve_model_data_config
+from torch import Tensor, nn
+
+from dept.core.vit import PromptedViT, fresh_prompts
+from dept.data.views import Augment, Preprocess
+from dept.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Card:
+    """What must be known to rebuild a model and to feed it."""
+
+    arch: str
+    classes: tuple[str, ...]
+    preprocess: Preprocess = Preprocess()
+    augment: Augment = Augment()
+    options: dict[str, Any] = field(default_factory=dict)
+    """keywords that timm needs to build the backbone (img_size, in_chans, …)"""
+    history: dict[str, Any] = field(default_factory=dict)
+    """how the weights came about: method, config, protocol, metrics"""
+
+
+class Model(PromptedViT):
+    """A PromptedViT that knows its architecture, classes and preprocessing. An ordinary nn.Module."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Linear, card: Card, *, stages: int = 0, prompts: int = 0) -> None:
+        super().__init__(backbone, head, stages=stages, prompts=prompts)
+        self.card = card
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of the logits."""
+        return self.card.classes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.head.weight.device
+
+    def with_prompts(self, stages: int, prompts: int, *, seed: int = 0) -> Model:
+        """The same backbone and head with fresh, untrained prompts."""
+        model = Model(self.backbone, self.head, self.card, stages=stages, prompts=prompts)
+        assert model.prompts is not None
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            model.prompts.copy_(fresh_prompts(stages, prompts, self.head.in_features))
+        return model.to(self.device)
+
+
+def create_model(
+    arch: str,
+    classes: int | Sequence[str],
+    *,
+    stages: int = 0,
+    prompts: int = 0,
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Model:
+    """Build a classifier from any timm architecture, with prompts if it is a plain ViT.
+
+    Args:
+        classes: how many, or their names in the order of the logits. The pretrained head is kept when the
+            classes are the pretrained ones (the same number, or ImageNet's names); otherwise it is fresh.
+        stages, prompts: M and P; 0 for the plain model.
+        pretrained: timm's own weights.   weights: a local file of timm's weights instead.
+        options: further keywords for timm (img_size, in_chans, …).
+    """
+    names = tuple(str(n) for n in range(classes)) if isinstance(classes, int) else tuple(classes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = _timm_model(arch, pretrained, weights, options)
+        head = _head(classifier, names, fresh=not (pretrained or weights))
+        card = Card(arch, names, _preprocess(classifier, options), options=dict(options))
+        classifier.reset_classifier(0)
+        return Model(classifier, head, card, stages=stages, prompts=prompts)
+
+
+def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor], **options: Any) -> Model:
+    """A plain model from the state dict of a user's timm classifier; every tensor must find its place."""
+    classifier = _timm_model(arch, False, None, {**options, "num_classes": len(classes)})
+    own = classifier.state_dict()
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    shapes = [
+        f"{n} is {tuple(state[n].shape)}, not {tuple(own[n].shape)}"
+        for n in own.keys() & state.keys()
+        if state[n].shape != own[n].shape
+    ]
+    if missing or unknown or shapes:
+        raise DataError(
+            f"The checkpoint does not fit {arch!r} with {len(classes)} classes. Missing: {missing[:3] or 'nothing'}; "
+            f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
+        )
+    classifier.load_state_dict(state)
+    head = classifier.get_classifier()
+    if not isinstance(head, nn.Linear):
+        raise DataError(f"The classifier of {arch!r} is a {type(head).__name__}; dept needs a linear head.")
+    card = Card(arch, tuple(classes), _preprocess(classifier, options), options=dict(options))
+    classifier.reset_classifier(0)
+    return Model(classifier, head, card).eval()
+
+
+def build_empty(card: Card, *, stages: int, prompts: int, projection: dict[str, int] | None) -> Model:
+    """The skeleton of a stored model, to be filled by `load_state_dict`."""
+    try:
+        backbone = timm.create_model(card.arch, pretrained=False, num_classes=0, **card.options)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(f"timm cannot build {card.arch!r} with {card.options}: {error}") from error
+    width = _feature_width(backbone)
+    model = Model(backbone, nn.Linear(width, len(card.classes)), card, stages=stages, prompts=prompts)
+    if projection:
+        model.add_projections(**projection)
+    return model
+
+
+def fingerprint(model: PromptedViT) -> str:
+    """sha256 over names, shapes and bytes of the backbone's tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.backbone.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options: dict[str, Any]) -> Any:
+    overlay: dict[str, Any] | None = None
+    if weights is not None:
+        if not Path(weights).is_file():
+            raise DataError(f"The weights file {weights} does not exist.")
+        overlay = {"file": str(weights), "custom_load": False}  # AugReg configs expect .npz otherwise
+    try:
+        return timm.create_model(
+            arch, pretrained=pretrained or weights is not None, pretrained_cfg_overlay=overlay, **options
+        )
+    except Exception as error:  # timm and the hub raise many types; all mean "no such model here"
+        if arch.split(".")[0] not in timm.list_models():
+            close = timm.list_models(f"*{arch.split('_')[0]}*")[:5]
+            raise UsageError(f"timm knows no architecture {arch!r}. Close names: {', '.join(close)}.") from error
+        where = weights or "timm's hub (no network? give a local file with --weights, or --no-pretrained)"
+        raise DataError(f"The weights of {arch!r} could not be loaded from {where}: {error}") from error
+
+
+def _head(backbone: Any, names: tuple[str, ...], *, fresh: bool) -> nn.Linear:
+    """The pretrained head if it speaks of the same classes, else a new one."""
+    old = backbone.get_classifier()
+    numbered = names == tuple(str(n) for n in range(len(names)))
+    same = isinstance(old, nn.Linear) and old.out_features == len(names)
+    if not fresh and same and (numbered or list(names) == ImageNetInfo().label_names()):
+        assert isinstance(old, nn.Linear)
+        return old
+    head = nn.Linear(_feature_width(backbone), len(names))
+    nn.init.trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def _feature_width(backbone: Any) -> int:
+    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)
+
+
+def _preprocess(backbone: Any, options: dict[str, Any]) -> Preprocess:
+    """Size and normalisation from timm's config of the model; the resize rule is the authors' (256 for 224)."""
+    config = resolve_model_data_config(backbone)
+    size = int(options.get("img_size", config["input_size"][-1]))
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    if options.get("in_chans", 3) == 1:
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    return Preprocess(size=size, resize=round(size * 256 / 224), mean=mean, std=std)
+
+
+def with_history(model: Model, **entries: Any) -> None:
+    """Add to what the model's card says about its origin."""
+    model.card = replace(model.card, history={**model.card.history, **entries})

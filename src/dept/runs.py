@@ -1,0 +1,210 @@
+"""A run folder: config, append-only events, resume state, result; and the protocol that every number carries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor
+
+from dept._version import __version__
+from dept.data.folder import ImageSet
+from dept.data.views import Augment
+from dept.engine import Event, Runtime
+from dept.errors import DataError, UsageError
+from dept.files import FORMAT, read_tensors, write_atomic, write_json, write_tensors
+from dept.methods.base import BaseConfig, Method
+from dept.models import Model
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+def silent(event: dict[str, Any]) -> None:
+    """The listener of those who do not listen."""
+
+
+@dataclass(eq=False)  # not frozen: Python sets __traceback__ while the exception passes a context manager
+class Interrupted(Exception):
+    """The run was stopped by the user after a whole step; its state is saved."""
+
+    step: int
+    folder: Path
+
+
+class RunFolder:
+    """Files of one run. Refuses a folder that already holds a run unless told to resume or overwrite it."""
+
+    def __init__(self, path: str | Path, *, resume: bool, overwrite: bool, listener: Listener = silent) -> None:
+        self.path = Path(path)
+        self.listener = listener
+        self.resume = resume and self.resume_file.exists()
+        known = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+        held = [name for name in known if (self.path / name).exists()]
+        if resume and not self.resume_file.exists():
+            raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
+        if held and not (resume or overwrite):
+            raise UsageError(
+                f"{self.path} already holds a run ({', '.join(held)}). Go on with it by --resume, replace it by "
+                "--overwrite, or choose another --out."
+            )
+        if overwrite and not self.resume:
+            for name in held:
+                (self.path / name).unlink()
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def resume_file(self) -> Path:
+        """State from which an interrupted run goes on with the same bits."""
+        return self.path / "resume.safetensors"
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """Write config.json; when resuming, refuse a config that differs from the stored one."""
+        file = self.path / "config.json"
+        plain = json.loads(json.dumps(config, default=str))
+        if self.resume and file.exists():
+            stored = json.loads(file.read_text())
+            changed = sorted(k for k in plain.keys() | stored.keys() if plain.get(k) != stored.get(k))
+            if changed:
+                raise UsageError(
+                    f"{self.path} was started with other settings ({', '.join(changed)} differ); resume with the "
+                    "same command, or start anew with --overwrite."
+                )
+        write_json(file, plain)
+
+    def log(self, kind: str, **values: Any) -> None:
+        """Append one event to events.jsonl and tell the listener."""
+        event = {"event": kind, "time": round(time.time(), 3), **values}
+        with (self.path / "events.jsonl").open("a") as file:
+            file.write(json.dumps(event) + "\n")
+        self.listener(event)
+
+    def log_step(self, event: Event) -> None:
+        """A step, with the values of its loss terms."""
+        progress = event.progress
+        terms = {name: round(value, 6) for name, value in event.terms.items()}
+        self.log("step", step=progress.step, total=progress.total, epoch=progress.epoch, lr=event.lr, terms=terms)
+
+    def save_state(self, method: Method, next_step: int, **extra: Tensor) -> None:
+        """Write the resume file: the whole state of the method and the step to go on with."""
+        tensors = {f"method.{n}": t for n, t in method.state_dict().items()} | extra
+        meta = {"format": FORMAT, "kind": "resume", "method": method.name, "next_step": next_step}
+        write_tensors(self.resume_file, tensors, meta)
+
+    def load_state(self, method: Method) -> tuple[int, dict[str, Tensor]]:
+        """Restore the method; returns the step to go on with and the extra tensors."""
+        tensors, meta = read_tensors(self.resume_file, "resume")
+        own = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
+        try:
+            method.load_state_dict(own)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise DataError(f"{self.resume_file} does not fit this model and method: {error}") from error
+        return meta["next_step"], {n: t for n, t in tensors.items() if not n.startswith("method.")}
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write result.json and drop the resume state, which nobody needs any more."""
+        write_json(self.path / "result.json", result)
+        self.resume_file.unlink(missing_ok=True)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a further text file of the run."""
+        write_atomic(self.path / name, text.encode())
+
+
+class Checkpoints:
+    """Decides when the state is saved: at the end of an epoch, but at most about once a minute."""
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def due(self, event: Event) -> bool:
+        """Whether to save after this step."""
+        now = time.monotonic()
+        if event.last or now - self.last < self.seconds:
+            return False
+        self.last = now
+        return True
+
+
+@contextmanager
+def stop_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag, so that a run stops between two steps; the second one kills as usual."""
+    asked = False
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, previous)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals reach the main thread only
+        return
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def protocol(
+    model: Model,
+    images: ImageSet,
+    *,
+    method: Method,
+    config: BaseConfig,
+    augment: Augment,
+    seed: int,
+    **entries: Any,
+) -> dict[str, Any]:
+    """Everything that a number depends on besides the machine's rounding."""
+    return {
+        "arch": model.card.arch,
+        "options": model.card.options,
+        "stages": model.stages,
+        "prompts": model.prompts_per_stage,
+        "preprocess": asdict(model.card.preprocess),
+        "augment": asdict(augment),
+        "images": len(images),
+        "list_sha256": list_hash(images),
+        "method": method.name,
+        "views": method.views,
+        "config": asdict(config),
+        "seed": seed,
+        **entries,
+    }
+
+
+def list_hash(images: ImageSet) -> str:
+    """sha256 of the relative paths in order."""
+    return hashlib.sha256("\n".join(images.names()).encode()).hexdigest()
+
+
+def environment(runtime: Runtime) -> dict[str, Any]:
+    """Versions and device: what may change the last digits."""
+    return {
+        "dept": __version__,
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "device": runtime.device,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def resolve_device(device: str) -> str:
+    """`auto`: CUDA if there is one, else Apple's MPS, else the CPU."""
+    if device != "auto":
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import PROJECTION, tiny_model, write_labelled, write_unlabelled
+
+from dept.data.folder import find_labelled
+from dept.engine import Runtime
+from dept.files import load_model
+from dept.models import Model
+from dept.stats import compute_stats, save_stats
+from dept.training import TrainRun, train
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(1234)
+
+
+@pytest.fixture(scope="session")
+def source_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A labelled tree: bright discs, 8 per class."""
+    return write_labelled(tmp_path_factory.mktemp("data") / "source", 8)
+
+
+@pytest.fixture(scope="session")
+def target_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unlabelled tree of 10 images at several depths: darker, noisier."""
+    return write_unlabelled(tmp_path_factory.mktemp("data") / "target", 10, dim=0.6, noise=40)
+
+
+@pytest.fixture(scope="session")
+def target_labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A labelled tree of the target domain, 4 per class."""
+    return write_labelled(tmp_path_factory.mktemp("data") / "target_labelled", 4, seed=5, dim=0.6, noise=40)
+
+
+@pytest.fixture
+def model() -> Model:
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def source_run(source_images: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRun:
+    """A tiny source model, trained the ordinary way (with projection heads)."""
+    out = tmp_path_factory.mktemp("runs") / "source"
+    settings = {"epochs": 2, "batch": 8, "lr": 5e-3, **PROJECTION}
+    return train(tiny_model().train(), source_images, out=out, device="cpu", **settings)
+
+
+@pytest.fixture
+def source_model(source_run: TrainRun) -> Model:
+    """A fresh copy of the trained source model."""
+    return load_model(source_run.file)
+
+
+@pytest.fixture(scope="session")
+def stats_file(source_run: TrainRun, source_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source statistics of the tiny source model, for the methods that compare with them."""
+    images = find_labelled(source_images)
+    tensors, meta = compute_stats(load_model(source_run.file), images, Runtime())
+    return save_stats(tensors, meta, tmp_path_factory.mktemp("stats") / "stats.safetensors")

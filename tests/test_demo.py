@@ -1,0 +1,92 @@
+"""The embedded model and the demo command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("sklearn.datasets")
+
+import dept
+from dept import demo
+from dept.cli.main import main
+from dept.data.digits import rendered_digits, write_digits
+from dept.errors import UsageError
+
+FRESH_SEED = 12_345  # training used seed 0
+
+
+def test_embedded_model_is_small_and_a_normal_file() -> None:
+    assert demo.EMBEDDED.stat().st_size <= 3_000_000
+    model = dept.load(demo.EMBEDDED)
+    assert model.classes == tuple("0123456789")
+    assert (model.stages, model.prompts_per_stage) == (4, demo.PROMPTS)
+    assert len(model.projections) == 4
+    assert model.card.augment == demo.AUGMENT
+    assert model.card.augment.flip == 0 and model.card.augment.crop_scale[0] >= 0.6
+
+
+def test_embedded_model_reads_fresh_rendered_digits(tmp_path: Path) -> None:
+    write_digits(tmp_path, rendered_digits(300, seed=FRESH_SEED))
+    assert dept.evaluate(dept.load(demo.EMBEDDED), tmp_path)["top1"] >= 0.95
+
+
+def test_embedded_model_fits_the_code_that_makes_it() -> None:
+    made, stored = demo.source_model("G"), dept.load(demo.EMBEDDED)
+    assert made.card.options == stored.card.options
+    assert made.card.preprocess == stored.card.preprocess
+    shapes = {name: tensor.shape for name, tensor in stored.state_dict().items() if "projections" not in name}
+    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == shapes
+
+
+def test_command_prints_a_table_and_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path), "--limit", "64", "--epochs", "1"]) == 0
+    text = capsys.readouterr().out
+    for word in ("Source-G", "Tent-G", "DePT-G", "tunable", "dept predict", "dept evaluate", "dept info"):
+        assert word in text
+    commands = [line.split() for line in text.splitlines() if line.startswith("  dept ")]
+    assert main(commands[1][1:]) == 0  # what is printed can be pasted
+
+
+def test_json_and_second_run_in_the_same_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["demo", "--out", str(tmp_path), "--limit", "32", "--epochs", "1", "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert [row["method"] for row in result["rows"]] == ["Source-G", "Tent-G", "DePT-G"]
+        assert Path(result["rows"][-1]["adapter"]).is_file()
+
+
+def test_unknown_variant_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--variants", "Q"]) == 2
+    assert "'Q'" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="variant"):
+        demo.source_model("Q")
+
+
+def test_missing_extra_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("no scikit-learn")
+
+    monkeypatch.setattr(demo, "real_digits", missing)
+    with pytest.raises(UsageError, match=r"pip install 'dept\[report\]'"):
+        demo.run_demo(tmp_path)
+
+
+def test_other_variants_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def fake(out: Path, *, variant: str, seed: int, **_: object) -> Path:
+        trained.append(variant)
+        from dept.files import save_model
+
+        model = demo.source_model(variant, seed=seed)
+        return save_model(model, Path(out) / "model.safetensors")
+
+    monkeypatch.setattr(demo, "train_source", fake)
+    for _ in range(2):
+        made = demo.run_demo(tmp_path, variants=["S"], limit=20, epochs=1, projection_hidden=8, projection_out=8)
+        assert made.rows[-1].method == "DePT-S"
+    assert trained == ["S"]
