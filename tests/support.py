@@ -25,6 +25,13 @@ def tiny_model(classes: Any = CLASSES, *, stages: int = 2, prompts: int = 3, see
     return create_model(ARCH, classes, stages=stages, prompts=prompts, seed=seed, **{**TIMM, **options}).eval()
 
 
+def tiny_resnet(seed: int = 0) -> Model:
+    """A small model with batch norm, for 32 px."""
+    model = create_model("resnet10t", CLASSES, seed=seed)
+    model.card = replace(model.card, preprocess=replace(model.card.preprocess, size=32, resize=37))
+    return model
+
+
 def scramble(model: nn.Module, seed: int = 0, scale: float = 0.3) -> None:
     """Random weights large enough that every path through the network matters."""
     generator = torch.Generator().manual_seed(seed)
@@ -39,7 +46,7 @@ def tiny_config(kind: type[Method], **changes: Any) -> BaseConfig:
     """The method's Config in small: 4 images per step, 2 epochs, narrow projections; only fields it has."""
     known = {field.name for field in fields(kind.Config)}
     small = {"batch": 4, "epochs": 2, **PROJECTION}
-    return replace(kind.Config(), **{k: v for k, v in small.items() if k in known}, **changes)
+    return replace(kind.Config(), **({k: v for k, v in small.items() if k in known} | changes))
 
 
 @torch.no_grad()

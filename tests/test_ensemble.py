@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import scramble, tiny_model
 
 from dept.ensemble import evaluate_ensemble, mean_probabilities
 from dept.inference import evaluate
+from support import scramble, tiny_model
 
 
 def test_mean_has_the_argmax_of_the_sum_and_is_a_distribution() -> None:

@@ -56,6 +56,12 @@ class AdaptOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views"""
+    amp: bool = False
+    """run the backbone in bf16 (where the hardware has it); losses, bank and EMA stay in fp32"""
+    compile: bool = False
+    """torch.compile the backbone"""
+    checkpoint: bool = False
+    """recompute activations stage by stage: less memory, more time"""
 
 
 @dataclass(frozen=True)
@@ -104,12 +110,14 @@ def adapt(
     kind = methods.get(method)
     config = make_config(kind, config, preset, settings)
     runtime = Runtime(resolve_device(options.device), options.workers)
-    source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device)
+    # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
+    source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     target, scored = _images(images, score_on, source, options)
     notes = []
     if source.stages == 0 and kind.name == "dept":
         source = source.with_prompts(options.stages, options.prompts, seed=options.seed)
         notes.append(FRESH_PROMPTS.format(stages=options.stages, prompts=options.prompts))
+    source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
     augment = augment or source.card.augment

@@ -110,6 +110,19 @@ class SourceTraining(Regularised):
             warmup = min(self.model.stages * self.model.prompts_per_stage, progress.total // 10)
         return schedules.warmup_cosine(progress.step, progress.total, warmup)
 
+    def moving_names(self) -> list[str]:
+        """Everything that training changes: parameters, and buffers (the running statistics of batch norm)."""
+        return self.trained_names + [name for name, _ in self.model.named_buffers()]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Adds the buffers."""
+        return super().state_dict() | prefixed("buffers", dict(self.model.named_buffers()))
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        super().load_state_dict(state)
+        Adapter(part(state, "buffers")).copy_to(self.model)
+
 
 @dataclass(frozen=True)
 class TrainOptions:
@@ -199,7 +212,7 @@ class _Job:
         self.views = Views(model.card.preprocess, self.augment, seed)
         initial = fingerprint(model)
         self.method = SourceTraining(model, config, seed=seed)
-        self.best = Adapter.of(model, self.method.trained_names)
+        self.best = Adapter.of(model, self.method.moving_names())
         total = planned_steps(config, len(self.training))
         record = protocol(
             model,
@@ -238,6 +251,7 @@ class _Job:
     def _loop(self) -> None:
         """Step, log, evaluate on held-out source images at the end of each epoch, keep the best, save."""
         start = self._restore()
+        self._training_mode()
         checkpoints = Checkpoints()
         steps = offline(self.method, self.training, self.views, self.runtime, start=start, labelled=True)
         with stop_signal() as stopped:
@@ -251,15 +265,21 @@ class _Job:
                 if stopping and not event.last:
                     raise Interrupted(event.progress.step + 1, self.folder.path)
 
+    def _training_mode(self) -> None:
+        """A model from a file is in evaluation mode; the batch norm of a frozen backbone must stay in it."""
+        self.model.train()
+        if self.config.freeze_backbone:
+            self.model.backbone.eval()
+
     def _evaluate(self, event: Event) -> None:
         labels = torch.tensor(self.held_out.labels)
         probabilities = class_probabilities(self.model, self.held_out, self.runtime)
-        self.model.train()
+        self._training_mode()
         accuracy = float((probabilities.argmax(dim=1) == labels).double().mean())
         self.folder.log("held_out", step=event.progress.step + 1, accuracy=accuracy)
         if accuracy > self.best_accuracy:
             self.best_accuracy, self.best_epoch = accuracy, event.progress.epoch
-            self.best = Adapter.of(self.model, self.method.trained_names)
+            self.best = Adapter.of(self.model, self.method.moving_names())
 
     def _restore(self) -> int:
         if not self.folder.resume:

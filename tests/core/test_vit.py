@@ -334,3 +334,112 @@ def test_a_head_without_bias() -> None:
         output = model.read(images)
         assert torch.allclose(output.logits, F.linear(output.features, model.head.weight))
     assert set(model.adapter.tensors) == {"prompts", "head.weight"}
+
+
+# ---- shortcuts that must not show ----
+
+
+def test_embedded_images_give_the_same_outputs() -> None:
+    for kind in ("cls", "registers", "pre-norm"):
+        model = build(kind, stages=2)
+        images = pixels_of(model).double()
+        direct, tokens = model.read(images, aggregated=True), model.read(model.embed(images), aggregated=True)
+        assert torch.equal(direct.logits, tokens.logits) and torch.equal(direct.prompts[0], tokens.prompts[0])
+    with pytest.raises(ValueError, match="give it images, not tokens"):
+        tiny_model(stages=0).read(model.embed(images))
+
+
+def test_recomputing_activations_changes_no_gradient() -> None:
+    model = build("cls", stages=2)
+    images = pixels_of(model).double()
+    gradients = []
+    for checkpointing in (False, True):
+        model.configure(checkpointing=checkpointing)
+        output = model.read(images, aggregated=True)
+        loss = output.logits.square().sum() + sum(tokens.square().sum() for tokens in output.prompts)
+        gradients.append(torch.autograd.grad(loss, [*model.parameters()], allow_unused=True))
+    for plain, recomputed in zip(*gradients, strict=True):
+        assert (plain is None) == (recomputed is None)
+        assert plain is None or torch.allclose(plain, recomputed, atol=1e-9)
+
+
+def test_bf16_is_close_and_comes_back_as_fp32() -> None:
+    model = tiny_model()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        exact = model.read(images, aggregated=True)
+        model.configure(amp=True)
+        rough = model.read(images, aggregated=True)
+    for one, two in zip((exact.features, exact.logits, *exact.prompts), (rough.features, rough.logits, *rough.prompts), strict=True):
+        assert two.dtype == torch.float32
+        assert torch.allclose(one, two, atol=0.05 * float(one.abs().max())) and not torch.equal(one, two)
+
+
+def without_cache(model: Model, images: Tensor, adapter: Adapter | None = None) -> Tensor:
+    """The same forward with gradients on, which keeps nothing from call to call."""
+    return model.read(images, adapter=adapter).logits.detach()
+
+
+def _in_place(model: Model) -> None:
+    with torch.no_grad():
+        model.prompts.mul_(-1.0)
+
+
+def _optimiser_step(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model(pixels_of(model).to(model.head.weight)).square().sum().backward()
+    optimizer.step()
+
+
+def _load_state(model: Model) -> None:
+    model.load_state_dict({name: -tensor for name, tensor in model.state_dict().items()})
+
+
+def _average(model: Model) -> None:
+    Adapter({"prompts": model.prompts.detach()}).ema_({"prompts": -model.prompts.detach()}, 0.3)
+
+
+def _backbone(model: Model) -> None:
+    with torch.no_grad():
+        model.backbone.blocks[0].norm1.weight.mul_(-1.0)
+        model.backbone.blocks[2].attn.qkv.bias.add_(1.0)
+
+
+def _other_precision(model: Model) -> None:
+    model.float()
+
+
+def _new_parameter(model: Model) -> None:
+    model.prompts = torch.nn.Parameter(-model.prompts.detach())
+
+
+@pytest.mark.parametrize(
+    "change", [_in_place, _optimiser_step, _load_state, _average, _backbone, _other_precision, _new_parameter]
+)
+def test_what_is_kept_between_calls_is_never_stale(change: Any) -> None:
+    model = build("cls", stages=2)
+    images = pixels_of(model).double()
+    with torch.no_grad():
+        first = model(images)
+        assert torch.equal(model(images), first)
+    change(model)
+    images = images.to(model.head.weight)
+    with torch.no_grad():
+        again = model(images)
+    assert torch.allclose(again, without_cache(model, images), atol=1e-4 if again.dtype == torch.float32 else 1e-9)
+    assert again.dtype == torch.float32 or not torch.allclose(again, first, atol=1e-6)
+
+
+def test_alternating_adapters_do_not_mix() -> None:
+    model = build("cls", stages=2)
+    images = pixels_of(model).double()
+    backbone = Adapter({"backbone.blocks.0.norm1.weight": -model.backbone.blocks[0].norm1.weight.detach()})
+    adapters = [None, random_adapter(model, 1), random_adapter(model, 2), backbone, None, random_adapter(model, 1)]
+    for adapter in adapters:
+        expected = without_cache(model, images, adapter)
+        with torch.no_grad():
+            assert torch.allclose(model(images, adapter=adapter), expected, atol=1e-9)
+    with torch.inference_mode():
+        inferred = model(images)
+    assert torch.allclose(inferred.clone(), without_cache(model, images), atol=1e-9)
+    model(images).sum().backward()  # nothing kept in inference mode reaches a graph

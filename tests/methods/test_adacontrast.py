@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
 
+from dept.core.bank import MemoryBank
 from dept.methods.adacontrast import AdaContrast, KeyQueue, info_nce
 from dept.models import Model
+from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
 
 SMALL = {"queue_size": 16, "batch": 4, "lr": 1e-3}
 
@@ -55,7 +56,7 @@ def test_all_negatives_masked_is_zero_with_finite_gradient() -> None:
 def test_queue_is_a_ring() -> None:
     queue = KeyQueue.random(5, 2, 3, torch.Generator().manual_seed(0))
     torch.testing.assert_close(queue.keys.norm(dim=1), torch.ones(5))
-    assert 0 <= int(queue.labels.min()) and int(queue.labels.max()) < 3
+    assert int(queue.labels.min()) >= 0 and int(queue.labels.max()) < 3
     for first in (10, 12, 14):
         queue.write(torch.zeros(2, 2), torch.tensor([first, first + 1]))
     assert queue.labels.tolist() == [15, 11, 12, 13, 14] and queue.pointer == 1
@@ -127,18 +128,16 @@ def test_all_or_norm_only(sharp: Model) -> None:
     assert AdaContrast.preset("ln").tune == "norm"  # type: ignore[attr-defined]
 
 
-def test_online_the_bank_grows_before_it_votes(sharp: Model) -> None:
+def test_online_the_bank_grows_before_it_votes(sharp: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes: list[int] = []
+    vote = MemoryBank.vote
+    monkeypatch.setattr(MemoryBank, "vote", lambda bank, *rest: votes.append(len(bank)) or vote(bank, *rest))
     method = adacontrast(sharp, bank_warmup=8, bank_size=32, predict="after")
-    used: list[int] = []
     for seed in range(4):
         batch = random_batch("twss", 4, seed=seed)
-        views = type(batch)(batch.views[1:], batch.index)
-        if method.bank is not None and not used:
-            vote = method.bank.vote
-            method.bank.vote = lambda *a: (used.append(1), vote(*a))[1]  # type: ignore[assignment, func-returns-value]
-        logits, _ = method.observe(batch.views[0], views)
+        logits, _ = method.observe(batch.views[0], type(batch)(batch.views[1:], batch.index))
         assert torch.equal(logits, sharp(batch.views[0]).detach())  # after the update
-    assert method.bank is not None and len(method.bank) == 16 and len(used) == 2  # batches 3 and 4
+    assert votes == [8, 12] and method.bank is not None and len(method.bank) == 16
     online = AdaContrast.preset("online")
     assert online.schedule == "constant" and online.predict == "after"
 

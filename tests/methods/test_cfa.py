@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import random_batch, scramble, tiny_model
 from torch import Tensor
 
 from dept.core.losses import bounded_features
 from dept.methods.cfa import CFA, class_distance, moment_distance
 from dept.models import Model, fingerprint
 from dept.stats import feature_statistics, save_stats
+from support import random_batch, scramble, tiny_model
 
 
 @pytest.fixture

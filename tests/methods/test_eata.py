@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import random_batch, same_bits, scramble, tiny_model
 
 from dept.core.losses import entropy
 from dept.errors import DataError
@@ -13,6 +12,7 @@ from dept.methods.base import Batch
 from dept.methods.eata import EATA, selected_rows, weighted_entropy
 from dept.models import Model, fingerprint
 from dept.stats import save_stats
+from support import random_batch, same_bits, scramble, tiny_model
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from support import PROJECTION, FixedPasses, moved, random_batch, state_of, tiny_model
 
 from dept.methods.full import Full
+from support import PROJECTION, FixedPasses, moved, random_batch, state_of, tiny_model
 
 
 @pytest.mark.parametrize("stages", [0, 2])

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import moved, random_batch, scramble, state_of, tiny_model
 from torch import nn
 
 from dept.methods.neo import NEO, shrinkage
 from dept.models import Model
+from support import moved, random_batch, scramble, state_of, tiny_model
 
 
 @pytest.fixture

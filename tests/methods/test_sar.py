@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from support import random_batch, same_bits, scramble, tiny_model
 
 from dept.core.losses import entropy
 from dept.core.select import count
 from dept.methods.base import Batch
 from dept.methods.sar import SAR, early_norms, uphill
 from dept.models import Model
+from support import random_batch, same_bits, scramble, tiny_model
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_nobody_reliable_uphill_restores_exactly(sharp: Model) -> None:
     batch = random_batch("t", 8)
     lowest = int(entropy(sharp(batch.views[0])).argmin())
     one = Batch((batch.views[0][lowest : lowest + 1],), batch.index[lowest : lowest + 1])
-    value = float(entropy(sharp(one.views[0])))
+    value = float(entropy(sharp(one.views[0])).detach())
     # A margin just above the value: the step uphill raises the entropy above it.
     method = sar(sharp, entropy_margin=(value + 1e-5) / math.log(3))
     before = {n: t.clone() for n, t in method.state_dict().items()}

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
 
 from dept.methods.base import Progress
 from dept.methods.shot import SHOT, centroid_labels, information_maximisation, power_decay
 from dept.models import Model
+from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
 
 
 @pytest.fixture

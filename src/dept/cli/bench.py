@@ -1,89 +1,25 @@
-"""`dept bench SUITE`."""
+"""`dept bench SUITE …`: one file per suite, found in a static table."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
 
-import tyro
-
-from dept.bench.pacs_mini import STAGES, SUITE, TARGETS, Suite
-from dept.bench.runner import Outcome, run_cells
-from dept.bench.tables import accuracy_table, stored_cells
-from dept.cli.parse import parse
-from dept.cli.show import say
 from dept.errors import UsageError
 
-SUITES = {SUITE: "PACS photo -> art_painting, cartoon, sketch with a ViT-Ti/16 at 128 px"}
-
-
-@dataclass(frozen=True)
-class Files:
-    """What is run, and where results go."""
-
-    suite: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")] = "list"
-    """a suite, or `list`"""
-    data: Path | None = None
-    """folder that holds pacs/<domain>/<class>/… (default: $DEPT_DATA)"""
-    weights: Path | None = None
-    """timm weights of the backbone (safetensors)"""
-    results: Path = Path("benchmarks/results")
-    """folder of results; finished cells in it are not run again"""
-    work: Path = Path("runs")
-    """folder for models and run folders"""
-    variants: tuple[str, ...] = tuple(STAGES)
-    """which source models: plain, S, G, D"""
-    targets: tuple[str, ...] = TARGETS
-    """which target domains"""
-    seeds: tuple[int, ...] = (0, 1)
-    """seeds of the adaptations"""
-    table: bool = False
-    """print the table of stored results instead of running"""
-    workers: int = 0
-    """processes that decode images and make views"""
+SUITES = {
+    "pacs-mini": ("dept.cli.bench_pacs", "PACS photo -> art_painting, cartoon, sketch with a ViT-Ti/16 at 128 px"),
+    "cost": ("dept.cli.bench_cost", "time and memory of a step against full tuning, beside the FLOP bound"),
+}
 
 
 def run(argv: list[str]) -> int:
-    """List the suites, run the cells of one that are not done yet, or print its table."""
-    files: Files = parse("bench", "Run a benchmark suite.", argv, files=Files).files
-    if files.suite == "list":
-        print("\n".join(f"{name:<12}{text}" for name, text in SUITES.items()))
+    """List the suites, or run one."""
+    if not argv or argv[0] in ("list", "-h", "--help"):
+        print("usage: dept bench SUITE …\n")
+        print("\n".join(f"  {name:<12}{text}" for name, (_, text) in SUITES.items()))
+        print("\n`dept bench SUITE --help` explains a suite.")
         return 0
-    if files.suite not in SUITES:
-        raise UsageError(f"There is no suite {files.suite!r}; `dept bench list` shows them.")
-    if not files.table:
-        failed = _run(files)
-        if failed:
-            return 1
-    print(accuracy_table(stored_cells(files.results / SUITE), TARGETS))
-    return 0
-
-
-def _run(files: Files) -> int:
-    """Run what is missing; returns how many cells failed."""
-    data = files.data or Path(os.environ.get("DEPT_DATA", ""))
-    if not (data / "pacs").is_dir() or files.weights is None:
-        raise UsageError("pacs-mini needs --data DIR (with pacs/<domain>/<class>/…) or $DEPT_DATA, and --weights FILE.")
-    unknown = [name for name in files.variants if name not in STAGES]
-    if unknown:
-        raise UsageError(f"Unknown variant {unknown[0]!r}; choose from {', '.join(STAGES)}.")
-    suite = Suite(data, files.weights, files.work, workers=files.workers)
-    cells = suite.cells(files.variants, files.targets, files.seeds)
-    failed = 0
-    for number, outcome in enumerate(run_cells(cells, suite.run, files.results), 1):
-        failed += outcome.result is None
-        say(f"[{number}/{len(cells)}] {outcome.cell.title}: {_summary(outcome)}")
-    return failed
-
-
-def _summary(outcome: Outcome) -> str:
-    result = outcome.result
-    if result is None:
-        return f"FAILED ({outcome.error})"
-    stored = "" if outcome.fresh else " (stored)"
-    if "accuracy" in result:
-        return f"held-out {100 * result['accuracy']:.1f} %{stored}"
-    change = f"{100 * result['before']['top1']:.1f} -> {100 * result['after']['top1']:.1f} %"
-    return f"{change} in {result['seconds']:.0f} s{stored}"
+    if argv[0] not in SUITES:
+        raise UsageError(f"There is no suite {argv[0]!r}; `dept bench list` shows them.")
+    code: int = import_module(SUITES[argv[0]][0]).run(argv[1:])
+    return code

@@ -106,12 +106,11 @@ def _stripped(name: str) -> str:
 
 
 def _set_preprocess(model: Model, files: Files) -> None:
-    pre = replace(model.card.preprocess, rule=files.rule)
+    pre = model.card.preprocess
     for key, value in (("mean", files.mean), ("std", files.std)):
-        if value is not None:
-            if len(value) != pre.channels:
-                raise UsageError(f"--{key} needs {pre.channels} numbers for this model, found {len(value)}.")
-            pre = replace(pre, **{key: value})
+        if value is not None and len(value) != pre.channels:
+            raise UsageError(f"--{key} needs {pre.channels} numbers for this model, found {len(value)}.")
+    pre = replace(pre, rule=files.rule, mean=files.mean or pre.mean, std=files.std or pre.std)
     if files.resize is not None:
         if files.resize < pre.size:
             raise UsageError(f"--resize {files.resize} is smaller than the crop of {pre.size}.")

@@ -109,19 +109,19 @@ def class_diversity(logits: Tensor, eps: float = 1e-8) -> Tensor:
     return (mean * (mean + eps).log()).sum()
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosines (B, P) of the vectors of a and b (B, P, K), without a normalised copy of either (K is large)."""
-    dot = torch.einsum("bpk,bpk->bp", a, b)
-    norms: Tensor = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
-    return dot / norms.clamp_min(1e-8)
-
-
 def bounded_features(features: Tensor) -> Tensor:
     """tanh(LayerNorm(h)) without affine parameters, in (-1, 1): (B, D) -> (B, D)   [CFA h]
 
     Source statistics and adaptation must apply the very same map.
     """
     return F.layer_norm(features, features.shape[-1:]).tanh()
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosines (B, P) of the vectors of a and b (B, P, K), without a normalised copy of either (K is large)."""
+    dot = torch.einsum("bpk,bpk->bp", a, b)
+    norms: Tensor = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
+    return dot / norms.clamp_min(1e-8)
 
 
 def _spread(prompts: Tensor, reduction: Reduction) -> Tensor:

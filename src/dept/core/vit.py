@@ -63,7 +63,7 @@ class PromptedViT(nn.Module):
         self.projections = nn.ModuleList()
         self.checkpointing = False
         self.amp = False
-        self._prefixes: dict[int, tuple[list[Tensor], list[int], Prefix]] = {}
+        self._prefixes: dict[int, tuple[list[Tensor], list[tuple[int, int]], Prefix]] = {}
         self.stages = stages if prompts else 0
         if self.stages:
             blocks = check_promptable(backbone)
@@ -112,6 +112,12 @@ class PromptedViT(nn.Module):
             features, stages = features.float(), tuple(tokens.float() for tokens in stages)
         return Output(features, _classify(features, weight, bias), stages)
 
+    def configure(self, *, amp: bool = False, compile: bool = False, checkpointing: bool = False) -> None:
+        """How the backbone is run: bf16 autocast, torch.compile, activations recomputed stage by stage."""
+        self.amp, self.checkpointing = amp, checkpointing
+        if compile:
+            self._features = torch.compile(self._features)  # type: ignore[method-assign]
+
     def embed(self, images: Tensor) -> Embedded:
         """The tokens that enter the first block; plain ViTs only."""
         vit = self.backbone
@@ -158,7 +164,8 @@ class PromptedViT(nn.Module):
         if torch.is_grad_enabled() or self.amp or owner.dim() == 4 or owner.is_inference() or is_compiling():
             return _project_prompts(block, prompts)
         inputs = [owner, *block.norm1.parameters(), *block.attn.qkv.parameters()]
-        versions = [tensor._version for tensor in inputs]
+        # `model.to(…)` swaps the storage below a parameter without a new version: hence the address.
+        versions = [(tensor._version, tensor.data_ptr()) for tensor in inputs]
         kept = self._prefixes.get(stage)
         if kept is None or kept[1] != versions or any(a is not b for a, b in zip(kept[0], inputs, strict=True)):
             kept = (inputs, versions, _project_prompts(block, prompts))

@@ -63,7 +63,7 @@ def find_images(source: str | Path) -> ImageSet:
     if path.is_file():
         if path.suffix.lower() in SUFFIXES:
             return ImageSet(path.parent, (path,))
-        return _read_list(path, classes=None).unlabelled()
+        return _read_list(path, None, labelled=False).unlabelled()
     _require_folder(path)
     return _some(ImageSet(path, tuple(_images_below(path))))
 
@@ -76,7 +76,7 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
     """
     path = Path(source)
     if path.is_file():
-        return _read_list(path, classes)
+        return _read_list(path, classes, labelled=True)
     _require_folder(path)
     found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not found:
@@ -121,11 +121,13 @@ def _images_below(folder: Path) -> list[Path]:
     )
 
 
-def _read_list(path: Path, classes: Sequence[str] | None) -> ImageSet:
+def _read_list(path: Path, classes: Sequence[str] | None, *, labelled: bool) -> ImageSet:
     """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
     rows = [line.rsplit(maxsplit=1) for line in _text(path).splitlines() if line.strip()]
+    if not rows:
+        raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
     short = [number for number, row in enumerate(rows, 1) if len(row) != 2]
-    if short and classes is not None:
+    if short and labelled:
         raise DataError(f"{path}, line {short[0]}: expected 'relative/path label', found {rows[short[0] - 1]}.")
     names = [row[0] for row in rows] if not short else [" ".join(row) for row in rows]
     paths = tuple(path.parent / name for name in names)
@@ -143,7 +145,8 @@ def _list_classes(path: Path, given: list[str], classes: Sequence[str] | None) -
     if classes is None:
         return [str(n) for n in range(max(map(int, given)) + 1)] if numeric else sorted(set(given))
     unknown = sorted(text for text in set(given) if text not in classes and not (text.isdigit()))
-    too_large = sorted({int(text) for text in given if text.isdigit() and int(text) >= len(classes)})
+    numbers = {int(text) for text in given if text.isdigit() and text not in classes}
+    too_large = sorted(number for number in numbers if number >= len(classes))
     if unknown or too_large:
         raise DataError(
             f"{path} has labels {(unknown or too_large)[:5]} that the model does not know; "

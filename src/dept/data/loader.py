@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from dept.data.device_views import Canvas, CanvasDataset, collate, render
 from dept.data.folder import ImageSet, decode
 from dept.data.views import Augment, Preprocess, make_view, view_rng
 
@@ -72,13 +73,25 @@ def batches(
     *,
     device: torch.device | str = "cpu",
     workers: int = 0,
+    device_views: bool = False,
 ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
-    """Yield (index (B,), views) for each list of keys; views are normalised floats (B, channels, H, W)."""
+    """Yield (index (B,), views) for each list of keys; views are normalised floats (B, channels, H, W).
+
+    Args:
+        device_views: make the same views on the device instead of in the workers; equal up to the rounding to bytes.
+    """
+    mean = torch.tensor(views.preprocess.mean, device=device).view(1, -1, 1, 1)
+    std = torch.tensor(views.preprocess.std, device=device).view(1, -1, 1, 1)
+    if device_views:
+        dataset = CanvasDataset(images, letters, views.preprocess, views.augment, views.seed)
+        canvases: DataLoader[Canvas] = DataLoader(dataset, batch_sampler=keys, num_workers=workers, collate_fn=collate)
+        for batch in canvases:
+            made = render(batch, views.preprocess, device)
+            yield batch.index, tuple(view.sub_(mean).div_(std) for view in made)
+        return
     loader: DataLoader[tuple[int, list[NDArray[np.uint8]]]] = DataLoader(
         ViewDataset(images, letters, views), batch_sampler=keys, num_workers=workers, collate_fn=_collate
     )
-    mean = torch.tensor(views.preprocess.mean, device=device).view(1, -1, 1, 1)
-    std = torch.tensor(views.preprocess.std, device=device).view(1, -1, 1, 1)
     for index, stacks in loader:
         yield index, tuple(normalised(pixels.to(device), mean, std) for pixels in stacks)
 

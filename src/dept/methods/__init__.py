@@ -17,8 +17,10 @@ _REGISTRY = {
     "neo": ("dept.methods.neo", "NEO"),
     "sar": ("dept.methods.sar", "SAR"),
     "shot": ("dept.methods.shot", "SHOT"),
+    "shotpp": ("dept.methods.shotpp", "SHOTPlus"),
     "source": ("dept.methods.source", "Source"),
     "tent": ("dept.methods.tent", "Tent"),
+    # "ttt" (dept.methods.ttt, TTT) joins with `dept train --aux rotation`, which makes the head that it needs.
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from dept.core import losses
 from dept.core.bank import MemoryBank
 from dept.core.select import select
-from dept.core.vit import Output
+from dept.core.vit import Embedded, Output
 from dept.methods.base import BaseConfig, Batch, Group, Passes, part, prefixed
 from dept.methods.regularised import Regularised
 
@@ -55,6 +55,8 @@ class DePT(Regularised):
         """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
+        lean: bool = False
+        """the teacher's weak view gives the pseudo-labels too: one forward fewer per step, not exact"""
 
     config: Config
     presets = {
@@ -121,9 +123,12 @@ class DePT(Regularised):
         """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div + class diversity   [DePT Eq. L]"""
         weak, strong_teacher, strong_student = batch.views
         config = self.config
-        labels = self.pseudo_labels(weak) if config.pseudo_labels else None
+        shared = self._embedded(weak)
+        labels = self.pseudo_labels(shared) if config.pseudo_labels and not config.lean else None
         self.distillation.update_teacher()
-        teacher = self._teach(strong_teacher, weak)
+        teacher = self._teach(strong_teacher, shared)
+        if config.pseudo_labels and config.lean:
+            labels = self._labels(self._weak)
         student = self.model.read(strong_student, aggregated=self.reads_prompts)
         terms: dict[str, Tensor] = {}
         if labels is not None:
@@ -135,27 +140,40 @@ class DePT(Regularised):
         return terms
 
     @torch.no_grad()
-    def pseudo_labels(self, weak: Tensor) -> Tensor:
+    def pseudo_labels(self, weak: Tensor | Embedded) -> Tensor:
         """ŷ (B,): argmax of the bank's vote around the student's feature, or of the student's own prediction."""
-        output = self.model.read(weak)
+        return self._labels(self.model.read(weak))
+
+    def _labels(self, output: Output) -> Tensor:
         if self.bank is None:
             return output.logits.argmax(dim=-1)
         return self.bank.vote(output.features, self.config.neighbours).argmax(dim=-1)
 
-    def _teach(self, strong: Tensor, weak: Tensor) -> Output:
-        """The teacher's output on the strong view; its weak view, for the bank, rides in the same batch."""
-        if self.bank is None:
+    @torch.no_grad()
+    def _embedded(self, images: Tensor) -> Tensor | Embedded:
+        """Patch tokens once for student and teacher, where they share the patch embedding."""
+        shared = self.config.tune == "prompts" and self.model.prompts is not None
+        return self.model.embed(images) if shared else images
+
+    def _teach(self, strong: Tensor, weak: Tensor | Embedded) -> Output:
+        """The teacher's output on the strong view; its weak view, where it is needed, rides in the same batch."""
+        if self.bank is None and not self.config.lean:
             return self.distillation.teach(strong, aggregated=self.reads_prompts)
-        both = self.distillation.teach(torch.cat([strong, weak]), aggregated=self.reads_prompts)
+        views = self._embedded(strong)
+        if isinstance(views, Embedded) and isinstance(weak, Embedded):
+            joined: Tensor | Embedded = Embedded(torch.cat([views.tokens, weak.tokens]))
+        else:
+            assert isinstance(weak, Tensor)
+            joined = torch.cat([strong, weak])
+        both = self.distillation.teach(joined, aggregated=self.reads_prompts)
         count = len(strong)
-        self._bank_entry = both.features[count:], both.logits[count:].softmax(dim=-1)
-        prompts = tuple(tokens[:count] for tokens in both.prompts)
-        return Output(both.features[:count], both.logits[:count], prompts)
+        self._weak = Output(both.features[count:], both.logits[count:])
+        return Output(both.features[:count], both.logits[:count], tuple(t[:count] for t in both.prompts))
 
     def after_step(self, batch: Batch) -> None:
         """The teacher's view of this batch enters the bank."""
         if self.bank is not None:
-            self.bank.write(*self._bank_entry)
+            self.bank.write(self._weak.features, self._weak.logits.softmax(dim=-1))
 
     # -- read-outs and state -------------------------------------------------------------------------------
 

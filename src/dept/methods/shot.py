@@ -4,8 +4,8 @@ Keeps the classifier and moves the encoder until its features suit it: every pre
 prediction spread over the classes (information maximisation), and, with a smaller weight, a cross-entropy to
 pseudo-labels from class centroids over all target images, recomputed every epoch. `im_only` (preset `im`) leaves
 the pseudo-labels out: SHOT-IM. Online there is no pass over all images, hence no centroids: SHOT-IM as well.
-Cost: one forward and backward per batch through the whole encoder, and a pass over all images per epoch. Fails
-when: the target's classes are far from balanced, since the mean prediction is pushed towards an even spread.
+Cost: one forward and backward per batch through the whole encoder, and a pass over all images per epoch.
+Fails when: the target's classes are far from balanced, since the mean prediction is pushed towards an even spread.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class SHOT(Method):
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """On test views, the logits of the forward that the update is made from."""
+        self.labels = None  # the images of a stream are not those that pseudo-labels were made for
         config = self.config
         if config.view != "test" or config.predict != "before" or config.steps_per_batch != 1:
             return super().observe(test, batch)

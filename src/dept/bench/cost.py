@@ -1,0 +1,197 @@
+"""Time and memory of tuning steps, measured side by side in one run: ratios, never absolute figures.
+
+The paper's protocol: the same loop for every column, entropy loss, random weights and images. Full and Feature are
+timm's unmodified forward. Columns are interleaved, so that a busy moment of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from dept.bench.flops import Shape, inference_bound, step_bound
+from dept.core.adapter import Adapter
+from dept.core.losses import entropy
+from dept.core.select import count, freeze_except, select
+from dept.core.vit import PromptedViT
+from dept.models import Model, create_model
+
+STAGES = {"S": 1, "G": 4, "D": 12}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One way to tune: Full, Feature, LN, or prompts like G50; `checkpoint` recomputes activations."""
+
+    name: str
+    checkpoint: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name in tables and JSON."""
+        return f"{self.name} --checkpoint" if self.checkpoint else self.name
+
+    @property
+    def stages(self) -> int:
+        """M, 0 without prompts."""
+        return STAGES.get(self.name[0], 0) if self.name[1:].isdigit() else 0
+
+    @property
+    def prompts(self) -> int:
+        """P, 0 without prompts."""
+        return int(self.name[1:]) if self.stages else 0
+
+    def names(self, model: PromptedViT) -> list[str]:
+        """What is tuned."""
+        groups = {"Full": ("all",), "Feature": ("encoder",), "LN": ("norm",)}.get(self.name, ("prompts", "head"))
+        return select(model, *groups)
+
+
+COLUMNS = (
+    Column("Full"),
+    Column("Feature"),
+    Column("LN"),
+    *(Column(f"{letter}{prompts}") for prompts in (50, 100) for letter in "SGD"),
+    Column("G50", checkpoint=True),
+)
+
+
+class Stepper:
+    """The loop's body for one column: entropy loss, backward, SGD with momentum."""
+
+    def __init__(self, column: Column, base: Model, images: Tensor) -> None:
+        self.column, self.images = column, images
+        self.model = base if not column.stages else base.with_prompts(column.stages, column.prompts)
+        self.names = column.names(self.model)
+        self.parameters = [self.model.get_parameter(name) for name in self.names]
+        self.optimizer = torch.optim.SGD(self.parameters, lr=1e-5, momentum=0.9)
+
+    def __call__(self) -> None:
+        """One step. The columns share one backbone, so each first says what is tuned."""
+        freeze_except(self.model, self.names)
+        self.model.configure(checkpointing=self.column.checkpoint)
+        self.optimizer.zero_grad(set_to_none=True)
+        entropy(self.model(self.images)).mean().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def release(self) -> None:
+        """Drop gradients and optimiser state, so that columns do not weigh on each other's memory."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+
+
+def measure_columns(
+    arch: str, batch: int, iters: int, columns: tuple[Column, ...] = COLUMNS, **options: Any
+) -> dict[str, dict[str, float]]:
+    """time_ratio, memory_ratio, flop_bound and params of every column; Full comes first and is the unit."""
+    model = create_model(arch, 12, **options).train()
+    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2)
+    shape = shape_of(model)
+    steppers = [Stepper(column, model, images) for column in columns]
+    peaks = [peak_bytes(stepper, model) for stepper in steppers]
+    seconds = interleaved({s.column.label: s for s in steppers}, iters)
+    unit = columns[0].label
+    return {
+        column.label: {
+            "time_ratio": round(seconds[column.label] / seconds[unit], 3),
+            "memory_ratio": round(peak / peaks[0], 3),
+            "flop_bound": round(
+                step_bound(column.name, shape, column.stages, column.prompts, checkpoint=column.checkpoint), 3
+            ),
+            "params": count(stepper.model, stepper.names),
+        }
+        for column, stepper, peak in zip(columns, steppers, peaks, strict=True)
+    }
+
+
+def measure_inference(arch: str, batch: int, iters: int, **options: Any) -> dict[str, dict[str, float]]:
+    """Adapted against plain forward, without gradients; and 32 adapters in one batch against one."""
+    model = create_model(arch, 12, **options).eval()
+    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2)
+    variants = {f"{letter}50": model.with_prompts(stages, 50).eval() for letter, stages in STAGES.items()}
+    runs: dict[str, Callable[[], object]] = {"plain": lambda: model(images)}
+    for label, variant in variants.items():
+        runs[label] = lambda variant=variant: variant(images)  # type: ignore[misc]
+    mixed = _mixed(variants["G50"], batch)
+    runs["G50 mixed"] = lambda: variants["G50"].read(images, adapter=mixed.gather(torch.arange(batch)))
+    with torch.no_grad():
+        seconds = interleaved(runs, iters)
+    shape = shape_of(model)
+    bounds = {label: inference_bound(shape, STAGES[label[0]], 50) for label in variants} | {"plain": 1.0}
+    return {
+        label: {
+            "time_ratio": round(value / seconds["G50" if "mixed" in label else "plain"], 3),
+            "flop_bound": round(bounds.get(label, 1.0), 3),
+        }
+        for label, value in seconds.items()
+    }
+
+
+def _mixed(model: PromptedViT, count: int) -> Adapter:
+    """As many different adapters as samples."""
+    adapters = [model.adapter.clone() for _ in range(count)]
+    for adapter in adapters:
+        for tensor in adapter.tensors.values():
+            tensor.add_(torch.randn_like(tensor) * 0.01)
+    return Adapter.stack(adapters)
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], iters: int) -> dict[str, float]:
+    """Median seconds of each run, taken in turns; one unmeasured turn first."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(iters + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if turn:
+                samples[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int:
+    """Peak of live tensor bytes in a step: weights, activations, gradients, optimiser state.
+
+    Counted from the allocator's own events (on CUDA its peak), not from the size of the process.
+    """
+    if torch.cuda.is_available() and next(modules[0].parameters()).is_cuda:
+        step()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return int(torch.cuda.max_memory_allocated())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+        step()  # the second step starts with optimiser state and gradients in place
+    live = peak = sum(t.numel() * t.element_size() for m in modules for t in _tensors(m))
+    for change in _allocations(recorded):
+        live += change
+        peak = max(peak, live)
+    if isinstance(step, Stepper):
+        step.release()
+    return peak
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _allocations(recorded: profile) -> Iterator[int]:
+    """Signed bytes of every allocation and release, in order of time."""
+    results: Any = recorded.profiler.kineto_results  # type: ignore[union-attr]
+    events = [event for event in results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        yield int(event.nbytes())
+
+
+def shape_of(model: Model) -> Shape:
+    """The numbers that the FLOP formulas need."""
+    vit: Any = model.backbone
+    inputs = vit.patch_embed.proj.weight[0].numel()
+    return Shape(len(vit.blocks), vit.embed_dim, vit.patch_embed.num_patches + vit.num_prefix_tokens, inputs)

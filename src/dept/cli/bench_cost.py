@@ -1,0 +1,43 @@
+"""`dept bench cost`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dept.bench.cost import measure_columns, measure_inference
+from dept.cli.parse import parse, timm_options
+from dept.cli.show import table
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is measured."""
+
+    arch: str = "vit_base_patch16_224"
+    """timm ViT, random weights"""
+    batch: int = 16
+    """B, images per step"""
+    iters: int = 5
+    """measured turns; columns take turns, the median counts"""
+    part: Literal["tuning", "inference"] = "tuning"
+    """tuning: a step against full tuning; inference: an adapted forward against timm's"""
+    timm: str = "{}"
+    """further keywords for timm as JSON"""
+    json: bool = False
+    """print JSON"""
+
+
+def run(argv: list[str]) -> int:
+    """Measure and print ratios."""
+    files: Files = parse("bench cost", "Time and memory beside the FLOP bound.", argv, files=Files).files
+    measure = measure_columns if files.part == "tuning" else measure_inference
+    result: dict[str, dict[str, Any]] = measure(files.arch, files.batch, files.iters, **timm_options(files.timm))
+    if files.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    keys = list(next(iter(result.values())))
+    rows = [[name, *(f"{row[key]:,}" for key in keys)] for name, row in result.items()]
+    print(table(["", *keys], rows))
+    return 0

@@ -1,0 +1,82 @@
+"""TTT: test-time training with self-supervision. Sun et al., ICML 2020, in its online form.
+
+Every image is turned by 0, 90, 180 or 270 degrees and the encoder learns to tell which, with a linear head that the
+source training has already taught this (`model.auxiliary`); the classifier, which shares the encoder, follows.
+Simplified: one step per batch and no return to the source model in between; the paper's standard form makes ten
+steps on 32 augmented copies of each single image, and its encoder shares only the first three stages of a ResNet.
+Cost: one forward and backward per batch, one forward to predict. Fails when: the source model was not trained with
+the rotation task, or rotation is no cue (digits, aerial images, textures).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dept.core.losses import cross_entropy
+from dept.core.select import select
+from dept.methods.base import BaseConfig, Batch, Group, Method
+
+ROTATIONS = 4
+_AUXILIARY = "auxiliary."
+
+
+class TTT(Method):
+    """Rotation prediction on the images to be classified."""
+
+    name = "ttt"
+    summary = "rotation prediction at test time with a source-trained rotation head (Sun et al., ICML 2020)"
+    views = "w"
+
+    @dataclass(frozen=True)
+    class Config(BaseConfig):
+        """Defaults: the published online form; a batch is predicted after the step it causes."""
+
+        momentum: float = 0.0
+        """SGD momentum"""
+        predict: Literal["before", "after"] = "after"
+        """online: a batch is predicted before or after the update it causes"""
+        tune: Literal["encoder", "norm"] = "encoder"
+        """what moves, beside the rotation head: everything but the classifier, or the norm layers only"""
+
+    config: Config
+    presets = {"online": {}}
+
+    def prepare(self) -> None:
+        """Find the rotation head."""
+        head = getattr(self.model, "auxiliary", None)
+        if not isinstance(head, nn.Linear) or head.out_features != ROTATIONS:
+            raise ValueError(
+                "TTT needs a model whose source training included the rotation task; this one has no rotation head. "
+                "Train it with `dept train … --aux rotation`."
+            )
+        self.rotation_head = head
+
+    def tuned(self) -> list[Group]:
+        """Encoder and rotation head."""
+        encoder = [name for name in select(self.model, self.config.tune) if not name.startswith(_AUXILIARY)]
+        head = [name for name, _ in self.rotation_head.named_parameters(prefix=_AUXILIARY.rstrip("."))]
+        return [Group((*encoder, *head), self.config.lr)]
+
+    def setup(self) -> None:
+        """The rotation head is trained, but no part of the adapter."""
+        self.adapter_names = [name for name in self.adapter_names if not name.startswith(_AUXILIARY)]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy of the rotation that each image was turned by   [TTT L_s]"""
+        images = batch.views[0]
+        turns = torch.randint(ROTATIONS, (len(images),), generator=self.generator).to(images.device)
+        features = self.model.read(rotated(images, turns)).features
+        return {"rotation": cross_entropy(self.rotation_head(features), turns)}
+
+
+def rotated(images: Tensor, turns: Tensor) -> Tensor:
+    """Square images (B, channels, H, H), each turned anticlockwise by its number (B,) of right angles."""
+    result = images.clone()
+    for number in range(1, ROTATIONS):
+        rows = turns == number
+        result[rows] = torch.rot90(images[rows], number, dims=(-2, -1))
+    return result

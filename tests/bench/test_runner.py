@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dept.bench.runner import Cell, result_file, run_cells, stored
+
+CELL = Cell("mini", "pacs", "photo->sketch", "dept", "G offline", 0, {"lr": 0.1, "steps": 3})
+
+
+def cells(count: int) -> list[Cell]:
+    return [replace(CELL, seed=seed) for seed in range(count)]
+
+
+def test_the_key_is_the_protocol() -> None:
+    assert CELL.key == replace(CELL, protocol={"steps": 3, "lr": 0.1}).key  # order of entries does not matter
+    changes: list[dict[str, Any]] = [
+        {"suite": "x"}, {"data": "x"}, {"shift": "x"}, {"method": "x"}, {"setting": "x"}, {"seed": 1},
+        {"protocol": {"lr": 0.2, "steps": 3}}, {"protocol": {"lr": 0.1}},
+    ]  # fmt: skip
+    keys = {replace(CELL, **change).key for change in changes} | {CELL.key}
+    assert len(keys) == len(changes) + 1 and all(len(key) == 12 for key in keys)
+    # Committed results are found by this name: it must never change.
+    assert Cell("s", "d", "a->b", "m", "x", 0, {"k": 1}).key == _known_key()
+
+
+def _known_key() -> str:
+    import hashlib
+
+    text = '{"data":"d","method":"m","protocol":{"k":1},"seed":0,"setting":"x","shift":"a->b","suite":"s"}'
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def run(cell: Cell) -> dict[str, Any]:
+        ran.append(cell.seed)
+        return {"top1": cell.seed / 10}
+
+    first = list(run_cells(cells(2), run, tmp_path))
+    assert ran == [0, 1] and all(outcome.fresh for outcome in first)
+    second = list(run_cells(cells(3), run, tmp_path))
+    assert ran == [0, 1, 2] and [outcome.fresh for outcome in second] == [False, False, True]
+    assert [outcome.result["top1"] for outcome in second] == [0.0, 0.1, 0.2]
+
+
+def test_one_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
+    def run(cell: Cell) -> dict[str, Any]:
+        if cell.seed == 1:
+            raise RuntimeError("out of luck")
+        return {}
+
+    outcomes = list(run_cells(cells(3), run, tmp_path))
+    assert [outcome.result is None for outcome in outcomes] == [False, True, False]
+    assert outcomes[1].error == "RuntimeError: out of luck"
+    assert stored(tmp_path, cells(3)[1]) is None  # and it is tried again
+    assert list(run_cells(cells(3)[1:2], lambda _: {"ok": 1}, tmp_path))[0].fresh
+
+
+def test_ctrl_c_does_stop(tmp_path: Path) -> None:
+    def run(cell: Cell) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_cells(cells(1), run, tmp_path))
+
+
+def test_what_is_stored(tmp_path: Path) -> None:
+    list(run_cells([CELL], lambda _: {"top1": 0.5}, tmp_path))
+    file = result_file(tmp_path, CELL)
+    assert file == tmp_path / "mini" / CELL.key / "result.json"
+    content = json.loads(file.read_text())
+    assert content["cell"]["protocol"] == CELL.protocol and content["result"]["top1"] == 0.5
+    assert content["result"]["seconds"] >= 0
+    assert "photo->sketch" in CELL.title and "seed 0" in CELL.title

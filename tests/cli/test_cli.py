@@ -1,0 +1,333 @@
+"""The commands in process: happy paths, and every expected failure as a sentence with a code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import ARCH, PROJECTION, TIMM, StopAfter, write_labelled
+
+import dept.adapting
+from dept.cli.adapt import resume_command
+from dept.cli.main import COMMANDS, main
+from dept.cli.parse import peek
+from dept.cli.show import table
+from dept.data.folder import find_images
+from dept.files import load, read_tensors
+from dept.inference import predict
+from dept.training import TrainRun
+
+SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
+HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def adapted(source_run: TrainRun, target_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]) == 0
+    return out / "adapter.safetensors"
+
+
+def fails(capsys: pytest.CaptureFixture[str], argv: list[Any], code: int) -> str:
+    """Run a command that must fail with a sentence; returns it."""
+    capsys.readouterr()
+    assert main([str(word) for word in argv]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dept: ") and "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    return err
+
+
+# ---- the front door ----
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["--help"], ["-h"], ["help"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        assert all(f"  {name}" in text for name in COMMANDS) and "dept demo" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("dept 0.")
+
+
+def test_a_wrong_command_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Did you mean `dept adapt`?" in fails(capsys, ["adpat"], 2)
+    assert "`dept --help` lists the commands" in fails(capsys, ["xyzzy"], 2)
+
+
+@pytest.mark.parametrize("command", ["train", "adapt", "predict", "evaluate", "info", "methods"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: dept {command}" in capsys.readouterr().out
+
+
+def test_help_of_adapt_shows_the_methods_own_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    def page(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["adapt", *words, "--help"])
+        return capsys.readouterr().out
+
+    assert "--w-cls" in page() and "β₁" in page()
+    tent = page("--method", "tent")
+    assert "--view" in tent and "--w-cls" not in tent and "entropy minimisation" in tent
+    assert "sum" in page("--preset=paper")
+
+
+@pytest.mark.parametrize("argv", [["adapt"], ["predict", "m", "i", "--nonsense", "1"], ["train", "x", "--out", "y", "--epochs", "many"]])
+def test_usage_errors_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 2 and "Traceback" not in capsys.readouterr().err
+
+
+# ---- train ----
+
+
+def test_train(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    argv = ["train", str(source_images), "--out", str(out), "--arch", ARCH, "--no-pretrained", "--timm",
+            json.dumps(TIMM), "--stages", "2", "--prompts", "3", *SMALL, *HEADS]  # fmt: skip
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "held-out accuracy" in text and "dept adapt" in text
+    assert load(out / "model.safetensors").classes == ("blue", "green", "red")
+    assert "already holds a run" in fails(capsys, argv, 2)
+    assert main([*argv, "--overwrite", "--json", "--stages", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 22
+
+
+def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["train", source_images, "--out", tmp_path / "run", "--no-pretrained"]
+    assert "knows no architecture 'vit_nope'" in fails(capsys, [*base, "--arch", "vit_nope"], 2)
+    assert "--timm must be JSON" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
+    assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "[1]"], 2)
+    assert "no preset 'x'" in fails(capsys, [*base, "--preset", "x"], 2)
+    assert "does not exist" in fails(capsys, ["train", tmp_path / "no", "--out", tmp_path / "run"], 3)
+    words = [*base, "--arch", ARCH, "--weights", tmp_path / "none.safetensors"]
+    assert "does not exist" in fails(capsys, words, 3)
+    words = [*base, "--arch", ARCH, "--timm", json.dumps(TIMM), "--stages", "3"]
+    assert "does not divide the 4 layers" in fails(capsys, words, 1)
+    words = [*base, "--arch", "resnet10t"]
+    assert "cannot be prompted" in fails(capsys, words, 1)
+
+
+# ---- adapt ----
+
+
+def test_adapt_prints_what_to_do_next(
+    source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path / "run"), "--method", "tent",
+            "--score", str(target_labelled), *SMALL]  # fmt: skip
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    assert f"dept predict {source_run.file} IMAGES --adapter {tmp_path / 'run' / 'adapter.safetensors'}" in out
+    assert "Accuracy" in out and "step 0:" in err and "\r" not in err
+
+
+def test_adapt_as_json(source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path / "r"), "--method", "source", "--json"]
+    assert main([*argv, "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "source"
+
+
+def test_adapt_flags_reach_the_method(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), "--preset", "paper", "--w-cls", "0",
+            "--seed", "5", "--half", "--max-iters", "1", *SMALL, *HEADS]  # fmt: skip
+    assert main(argv) == 0
+    protocol = json.loads((out / "result.json").read_text())["protocol"]
+    assert (protocol["config"]["reduction"], protocol["config"]["w_cls"], protocol["seed"]) == ("sum", 0.0, 5)
+    tensors, _ = read_tensors(out / "adapter.safetensors", "adapter")
+    assert tensors["prompts"].dtype == torch.float16
+
+
+def test_adapt_refusals(
+    source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", tmp_path / "run"]
+    assert "no method 'nope'; choose from" in fails(capsys, ["adapt", "m", "i", *out, "--method", "nope"], 2)
+    assert "no preset 'x'" in fails(capsys, ["adapt", "m", "i", *out, "--preset", "x"], 2)
+    assert "m.safetensors does not exist" in fails(capsys, ["adapt", "m.safetensors", target_images, *out], 3)
+    assert "does not exist" in fails(capsys, ["adapt", source_run.file, tmp_path / "none", *out], 3)
+    assert "a model file is needed" in fails(capsys, ["adapt", adapted, target_images, *out], 3)
+    words = ["adapt", source_run.file, target_images, "--out", adapted.parent]
+    assert "already holds a run" in fails(capsys, words, 2)
+    assert "nothing to resume" in fails(capsys, ["adapt", source_run.file, target_images, *out, "--resume"], 2)
+    words = ["adapt", source_run.file, target_images, *out, "--ratio", "2"]
+    assert "--ratio must be above 0" in fails(capsys, words, 2)
+    (tmp_path / "empty").mkdir()
+    assert "holds no images" in fails(capsys, ["adapt", source_run.file, tmp_path / "empty", *out], 3)
+
+
+def test_ctrl_c_prints_the_command_that_goes_on(
+    source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    out = tmp_path / "my run"
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]
+    with monkeypatch.context() as patch:
+        patch.setattr(dept.adapting, "stop_signal", StopAfter(2))
+        assert main(argv) == 130
+    err = capsys.readouterr().err
+    assert "Stopped after step 2" in err and f"--out '{out}'" in err and err.rstrip().endswith("--resume")
+    assert main([*argv, "--resume"]) == 0
+    resumed, whole = (read_tensors(file, "adapter")[0] for file in (out / "adapter.safetensors", adapted))
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_ctrl_c_elsewhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dept.cli.info.run", lambda argv: signal.raise_signal(signal.SIGINT))
+    assert main(["info", "x"]) == 130 and capsys.readouterr().err == "dept: stopped.\n"
+
+
+def test_out_of_memory_says_which_flag_to_lower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explode(argv: list[str]) -> int:
+        raise RuntimeError("CUDA out of memory. Tried to allocate …")
+
+    monkeypatch.setattr("dept.cli.info.run", explode)
+    assert "Lower --batch" in fails(capsys, ["info", "x"], 1)
+
+
+def test_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(argv: list[str]) -> int:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr("dept.cli.info.run", explode)
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(["info", "x"])
+
+
+def test_resume_command_quotes_and_replaces() -> None:
+    words = ["m.safetensors", "my images", "--out", "run", "--overwrite", "--resume"]
+    assert resume_command("adapt", words) == "dept adapt m.safetensors 'my images' --out run --resume"
+
+
+# ---- predict and evaluate ----
+
+
+def test_predict_csv(
+    source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(source_run.file), str(target_images), "--adapter", str(adapted), "--device", "cpu"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    expected = predict(load(source_run.file, adapter=adapted), target_images, device="cpu")
+    assert [row["path"] for row in rows] == find_images(target_images).names()
+    assert [row["label"] for row in rows] == [p.label for p in expected]
+    assert all(abs(float(row["confidence"]) - p.confidence) < 1e-4 for row, p in zip(rows, expected, strict=True))
+    assert all(len(row["topk"].split()) == 3 for row in rows)
+
+
+def test_predict_jsonl_to_a_file(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "p.jsonl"
+    argv = ["predict", str(source_run.file), str(target_images), "--out", str(out), "--topk", "2", "--features"]
+    assert main([*argv, "--device", "cpu"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "10 predictions in" in captured.err
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 10 and len(rows[0]["topk"]) == 2 and len(rows[0]["features"]) == 32
+    assert rows[0]["topk"][0]["label"] == rows[0]["label"]
+    assert rows[0]["topk"][0]["probability"] == rows[0]["confidence"] >= rows[0]["topk"][1]["probability"]
+
+
+def test_predict_tells_what_it_skipped(source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_labelled(tmp_path / "i", 1)
+    for n in range(7):
+        (root / f"bad{n}.png").write_bytes(b"")
+    assert main(["predict", str(source_run.file), str(root), "--format", "jsonl", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3 and err.count("skipped ") == 5 and "2 more files" in err
+
+
+def test_predict_refusals(
+    source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = source_run.file
+    assert "does not exist" in fails(capsys, ["predict", model, target_images, "--adapter", tmp_path / "no"], 3)
+    assert "is a dept model file" in fails(capsys, ["predict", model, target_images, "--adapter", model], 3)
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(adapted.read_bytes()[:100])
+    assert "not a readable safetensors" in fails(capsys, ["predict", model, target_images, "--adapter", cut], 3)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "x.png").write_bytes(b"")
+    assert "can be decoded" in fails(capsys, ["predict", model, tmp_path / "bad"], 3)
+
+
+def test_evaluate(source_run: TrainRun, target_labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", str(source_run.file), str(target_labelled), "--device", "cpu"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "images          12" in text and "mean per class" in text and "NLL" in text
+    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["blue", "green", "red"]
+    assert main([*argv, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["n"] == 12 and set(scores) == {"n", "top1", "mean_per_class", "per_class", "nll", "ece", "ci95"}
+
+
+def test_evaluate_with_other_classes(source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_labelled(tmp_path / "i", 1)
+    (root / "red").rename(root / "cat")
+    text = fails(capsys, ["evaluate", source_run.file, root], 3)
+    assert "[blue, cat, green]" in text and "[blue, green, red]" in text
+
+
+# ---- info and methods ----
+
+
+def test_info(source_run: TrainRun, adapted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(source_run.file)]) == 0
+    text = capsys.readouterr().out
+    assert "dept model" in text and "vit_tiny_patch16_224" in text and "projections" in text and "backbone" in text
+    assert main(["info", str(adapted), "--json"]) == 0
+    meta = json.loads(capsys.readouterr().out)
+    assert meta["kind"] == "adapter" and meta["tensors"]["prompts"] == [2, 3, 32]
+
+
+def test_info_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.bin").write_bytes(b"abc")
+    assert "not a readable safetensors file" in fails(capsys, ["info", tmp_path / "x.bin"], 3)
+
+
+def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    from dept import methods
+
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == methods.available()
+    for name in methods.available():
+        assert main(["methods", name]) == 0
+        text = capsys.readouterr().out
+        assert "Cost:" in text and "lr " in text
+    assert "preset paper: w_class=0.0" in (main(["methods", "dept"]) or capsys.readouterr().out)
+    assert "There is no method 'x'" in fails(capsys, ["methods", "x"], 2)
+
+
+# ---- small parts ----
+
+
+def test_peek() -> None:
+    assert peek(["--method", "tent"], "--method", "d") == "tent"
+    assert peek(["a", "--method=tent"], "--method", "d") == "tent"
+    assert peek(["--methods", "x"], "--method", "d") == "d" and peek(["--method"], "--method", None) is None
+
+
+def test_table() -> None:
+    lines = table(["name", "n"], [["a", "10"], ["long name", "9"]]).splitlines()
+    assert lines == ["name        n", "---------  --", "a          10", "long name   9"]

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import PROJECTION, StopAfter, events, same_bits, tiny_model, tiny_resnet, write_labelled
+
+import dept.adapting as adapting
+from dept.adapting import AdaptOptions, AdaptRun, adapt, describe, label_free, make_config
+from dept.data.folder import ImageSet, find_labelled
+from dept.errors import DataError, UsageError
+from dept.files import load, load_adapter, load_model, read_meta, read_tensors
+from dept.inference import evaluate
+from dept.methods.dept import DePT
+from dept.methods.tent import Tent
+from dept.models import fingerprint
+from dept.runs import Interrupted
+from dept.training import TrainRun
+
+TINY: dict[str, Any] = {"batch": 4, "epochs": 2, "device": "cpu", **PROJECTION}
+
+
+@pytest.fixture(scope="module")
+def finished(
+    source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AdaptRun:
+    """One ordinary run: 10 images, 6 steps, scored after each epoch."""
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    return adapt(source_run.file, target_images, out=out, score_on=target_labelled, eval_every=1, seed=2, **TINY)
+
+
+def tensors(file: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(file, "adapter")[0]
+
+
+def test_the_run_folder(finished: AdaptRun) -> None:
+    names = {path.name for path in finished.folder.iterdir()}
+    assert {"config.json", "events.jsonl", "result.json", "adapter.safetensors"} <= names
+    assert "resume.safetensors" not in names
+    result = json.loads((finished.folder / "result.json").read_text())
+    assert result["images"] == 10 and result["method"] == "dept" and result["skipped"] == []
+    assert result["adapter_bytes"] == finished.adapter.stat().st_size
+    assert result["protocol"]["seed"] == 2 and result["protocol"]["config"]["batch"] == 4
+    assert result["protocol"]["evaluated_on"] == "scored images"
+    assert {"dept", "torch", "timm", "python", "device"} <= result["environment"].keys()
+
+
+def test_events(finished: AdaptRun) -> None:
+    log = events(finished.folder)
+    assert [e["event"] for e in log] == ["start", "score", *["step"] * 3, "score", *["step"] * 3, "score", "end"]
+    assert log[0]["total"] == 6
+    steps = [e for e in log if e["event"] == "step"]
+    assert [e["step"] for e in steps] == list(range(6)) and [e["epoch"] for e in steps] == [0, 0, 0, 1, 1, 1]
+    assert steps[0]["terms"].keys() == {
+        "loss", "pseudo_label", "cls", "prompt", "prompt_diversity", "class_diversity",
+    }  # fmt: skip
+    assert steps[0]["lr"] == 5e-3 and steps[3]["lr"] == pytest.approx(2.5e-3)
+    scores = [e for e in log if e["event"] == "score"]
+    assert [e["step"] for e in scores] == [0, 3, 6]
+    assert scores[0]["top1"].keys() == {"student", "teacher"}
+    assert scores[-1]["top1"].keys() == {"student", "teacher", "student_knn", "teacher_knn"}
+    assert all("time" in e for e in log)
+
+
+def test_scores_are_those_of_the_files(finished: AdaptRun, source_run: TrainRun, target_labelled: Path) -> None:
+    before = evaluate(load(source_run.file), target_labelled, device="cpu")
+    after = evaluate(load(source_run.file, adapter=finished.adapter), target_labelled, device="cpu")
+    for ours, theirs in ((finished.result["before"], before), (finished.result["after"], after)):
+        assert ours["top1"] == theirs["top1"] and ours["nll"] == pytest.approx(theirs["nll"], abs=1e-5)
+    assert before["nll"] != after["nll"]
+    assert finished.result["readouts"]["student"] == pytest.approx(after["top1"])
+
+
+def test_the_adapter_holds_what_moved_and_its_origin(finished: AdaptRun, source_run: TrainRun) -> None:
+    assert set(tensors(finished.adapter)) == {"prompts", "head.weight", "head.bias"}
+    meta = read_meta(finished.adapter)
+    assert meta["method"] == "dept" and meta["seed"] == 2 and meta["images"] == 10
+    assert meta["backbone_sha256"] == fingerprint(load_model(source_run.file))
+    assert meta["metrics"].keys() == {"before", "after"} and meta["config"]["batch"] == 4
+
+
+def test_printing_a_run_tells_what_to_do_next(finished: AdaptRun) -> None:
+    text = str(finished)
+    assert "10 images" in text and f"--adapter {finished.adapter}" in text and "Accuracy" in text
+    assert "effective classes" in text and "KiB" in text
+
+
+def test_same_seed_same_file_other_seed_other_file(
+    finished: AdaptRun, source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    same = adapt(source_run.file, target_images, out=tmp_path / "same", seed=2, workers=2, **TINY)
+    other = adapt(source_run.file, target_images, out=tmp_path / "other", seed=3, **TINY)
+    assert same_bits(tensors(same.adapter), tensors(finished.adapter))  # scoring and workers change nothing
+    assert not same_bits(tensors(other.adapter), tensors(finished.adapter))
+
+
+# ---- labels ----
+
+
+def test_labels_never_reach_the_adaptation(
+    source_run: TrainRun, target_labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method's loop gets images without labels or class names, even when the images given have them."""
+    given: list[ImageSet] = []
+    real = adapting.offline
+
+    def spy(method: Any, images: ImageSet, *args: Any, **kwargs: Any) -> Any:
+        given.append(images)
+        assert not kwargs.get("labelled")
+        return real(method, images, *args, **kwargs)
+
+    monkeypatch.setattr(adapting, "offline", spy)
+    images = find_labelled(target_labelled)
+    assert images.labels is not None
+    adapt(source_run.file, images, out=tmp_path / "a", score_on=images, **TINY | {"epochs": 1})
+    adapt(source_run.file, target_labelled, out=tmp_path / "b", ratio=0.5, max_iters=1, **TINY)
+    assert [(len(g), g.labels, g.classes) for g in given] == [(12, None, ()), (6, None, ())]
+
+
+def test_wrong_labels_change_scores_but_not_the_adapter(
+    source_run: TrainRun, target_labelled: Path, tmp_path: Path
+) -> None:
+    images = find_labelled(target_labelled)
+    lies = ImageSet(images.root, images.paths, tuple((label + 1) % 3 for label in images.labels), images.classes)
+    honest = adapt(source_run.file, images, out=tmp_path / "a", score_on=images, **TINY | {"epochs": 1})
+    lying = adapt(source_run.file, lies, out=tmp_path / "b", score_on=lies, **TINY | {"epochs": 1})
+    assert same_bits(tensors(honest.adapter), tensors(lying.adapter))
+    assert honest.result["before"]["per_class"] != lying.result["before"]["per_class"]
+
+
+def test_without_score_nothing_about_accuracy_is_said(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", max_iters=1, **TINY)
+    assert "before" not in run.result and "Accuracy" not in str(run)
+    assert run.result["protocol"]["evaluated_on"] == "target images (transductive)"
+    assert read_meta(run.adapter)["metrics"] == {}
+    assert [e["event"] for e in events(run.folder)] == ["start", "step", "end"]
+
+
+# ---- ratio ----
+
+
+def test_ratio_takes_a_share_and_more_epochs(source_run: TrainRun, target_labelled: Path, tmp_path: Path) -> None:
+    run = adapt(source_run.file, target_labelled, out=tmp_path / "run", ratio=0.5, score_on=target_labelled, **TINY)
+    assert run.result["images"] == 6 and run.result["before"]["n"] == 12  # scored on all
+    protocol = run.result["protocol"]
+    assert (protocol["ratio"], protocol["subset"]) == (0.5, "stratified")
+    assert (protocol["config"]["epochs"], protocol["config"]["bank_refresh"]) == (4, 2)
+    assert sum(e["event"] == "step" for e in events(run.folder)) == 4 * 2
+
+
+def test_uniform_ratio_needs_no_labels(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    run = adapt(
+        source_run.file, target_images, out=tmp_path / "run", ratio=0.3, subset="uniform", max_iters=1, **TINY
+    )
+    assert run.result["images"] == 3
+
+
+def test_stratified_ratio_of_an_unlabelled_folder_is_a_data_error(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="classes of"):
+        adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.5, **TINY)
+
+
+# ---- stopping and resuming ----
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_resume_ends_in_the_same_bits(
+    finished: AdaptRun,
+    stop: int,
+    source_run: TrainRun,
+    target_images: Path,
+    target_labelled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments: dict[str, Any] = {"out": tmp_path / "run", "score_on": target_labelled, "eval_every": 1, "seed": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "stop_signal", StopAfter(stop))
+        with pytest.raises(Interrupted) as stopped:
+            adapt(source_run.file, target_images, **arguments, **TINY)
+    assert stopped.value.step == stop and stopped.value.folder == tmp_path / "run"
+    assert (tmp_path / "run" / "resume.safetensors").exists() and not (tmp_path / "run" / "result.json").exists()
+    resumed = adapt(source_run.file, target_images, resume=True, **arguments, **TINY)
+    assert same_bits(tensors(resumed.adapter), tensors(finished.adapter))
+    assert torch.equal(resumed.before, finished.before) and torch.equal(resumed.after, finished.after)
+    assert not (tmp_path / "run" / "resume.safetensors").exists()
+    steps, expected = (
+        [(e["step"], e["terms"]) for e in events(folder) if e["event"] == "step"]
+        for folder in (resumed.folder, finished.folder)
+    )
+    assert steps == expected
+
+
+def test_ctrl_c_stops_after_a_whole_step_and_saves(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    """A real SIGINT, in the middle of step 2."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def listener(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted) as stopped:
+        adapt(source_run.file, target_images, out=tmp_path / "run", listener=listener, **TINY)
+    assert stopped.value.step == 2 and read_meta(tmp_path / "run" / "resume.safetensors")["next_step"] == 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_during_the_last_step_finishes_the_run(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    def listener(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", listener=listener, max_iters=2, **TINY)
+    assert (run.folder / "result.json").exists() and not (run.folder / "resume.safetensors").exists()
+
+
+def test_a_crash_between_checkpoints_resumes_from_the_last(
+    finished: AdaptRun, source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EveryOther:
+        def due(self, event: Any) -> bool:
+            return event.progress.step == 1
+
+    def crash(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 4:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(adapting, "Checkpoints", EveryOther)
+    with pytest.raises(RuntimeError, match="power cut"):
+        adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, listener=crash, **TINY)
+    resumed = adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, resume=True, **TINY)
+    assert same_bits(tensors(resumed.adapter), tensors(finished.adapter))
+
+
+def test_resume_with_other_settings_is_refused(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "stop_signal", StopAfter(1))
+        with pytest.raises(Interrupted):
+            adapt(source_run.file, target_images, out=tmp_path / "run", **TINY)
+    with pytest.raises(UsageError, match=r"started with other settings \(protocol differ\).*--overwrite"):
+        adapt(source_run.file, target_images, out=tmp_path / "run", resume=True, lr=0.5, **TINY)
+    with pytest.raises(UsageError, match="started with other settings"):
+        adapt(source_run.file, target_images, out=tmp_path / "run", resume=True, seed=9, **TINY)
+
+
+def test_an_occupied_folder_is_refused_or_overwritten(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
+    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*--resume.*--overwrite"):
+        adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
+    with pytest.raises(UsageError, match="nothing to resume"):
+        adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)
+    adapt(source_run.file, target_images, out=out, max_iters=1, overwrite=True, **TINY)
+    assert sum(e["event"] == "step" for e in events(out)) == 1
+
+
+# ---- methods, settings, models ----
+
+
+def test_source_changes_nothing(source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path: Path) -> None:
+    run = adapt(
+        source_run.file, target_images, out=tmp_path / "run", method="source", score_on=target_labelled, device="cpu"
+    )
+    assert run.result["tunable_model"] == 0 and torch.equal(run.before, run.after)
+    assert run.result["label_free"]["changed"] == 0.0 and tensors(run.adapter) == {}
+    assert load(source_run.file, adapter=run.adapter)
+
+
+def test_tent_adapter_reloads_on_the_source_model(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="tent", lr=0.05, batch=4, device="cpu")
+    assert all(name.startswith("backbone.") for name in tensors(run.adapter))
+    reloaded = load(source_run.file, adapter=run.adapter)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(reloaded(images), run.model.eval()(images))
+        assert not torch.equal(reloaded(images), load(source_run.file)(images))
+
+
+def test_half_stores_half_the_bytes(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    full = adapt(source_run.file, target_images, out=tmp_path / "full", max_iters=2, **TINY)
+    half = adapt(source_run.file, target_images, out=tmp_path / "half", max_iters=2, half=True, **TINY)
+    count = 2 * 3 * 32 + 3 * 32 + 3
+    saved = full.result["adapter_bytes"] - half.result["adapter_bytes"]
+    assert abs(saved - 2 * count) <= 32
+    assert all(t.dtype == torch.float16 for t in tensors(half.adapter).values())
+    model = load_model(source_run.file)
+    loaded = load_adapter(half.adapter, model)
+    for name, tensor in loaded.tensors.items():
+        assert tensor.dtype == torch.float32
+        assert torch.allclose(tensor, tensors(full.adapter)[name], atol=1e-3)
+
+
+def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path, tmp_path: Path) -> None:
+    plain = tiny_model(stages=0)
+    arguments = {"stages": 2, "prompts": 3, "max_iters": 1, **TINY}
+    run = adapt(plain, target_images, out=tmp_path / "run", **arguments)
+    assert run.model.stages == 2 and run.model.prompts_per_stage == 3
+    assert "fresh, random ones were added" in run.result["notes"][0] and "Note:" in str(run)
+    assert events(run.folder)[0]["notes"] == run.result["notes"]
+    assert run.model.backbone is plain.backbone
+
+
+def test_a_model_in_training_mode_is_adapted_in_evaluation_mode(target_labelled: Path, tmp_path: Path) -> None:
+    """Batch norm in training mode would use the batch's statistics and move the running ones."""
+    model = tiny_resnet().train()
+    sha = fingerprint(model)
+    run = adapt(model, target_labelled, out=tmp_path / "run", method="source", score_on=target_labelled, device="cpu")
+    assert fingerprint(model) == sha
+    assert run.result["before"]["nll"] == pytest.approx(
+        evaluate(model, target_labelled, device="cpu")["nll"], abs=1e-5
+    )
+
+
+def test_settings_override_preset_and_unknown_ones_are_refused() -> None:
+    config = make_config(DePT, None, "paper", {"lr": 0.5})
+    assert isinstance(config, DePT.Config) and (config.lr, config.reduction) == (0.5, "sum")
+    assert make_config(Tent, Tent.Config(lr=3.0), None, {"batch": 2}) == Tent.Config(lr=3.0, batch=2)
+    with pytest.raises(UsageError, match="Method 'tent' has no setting 'w_cls'. Its settings: .*batch"):
+        make_config(Tent, None, None, {"w_cls": 1.0})
+
+
+def test_options_can_be_given_as_keywords_or_as_an_object(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    options = AdaptOptions(seed=7, device="cpu")
+    run = adapt(
+        source_run.file, target_images, out=tmp_path / "run", method="source", options=options, half=True
+    )
+    assert run.result["protocol"]["seed"] == 7
+    assert json.loads((run.folder / "config.json").read_text())["options"]["half"] is True
+
+
+def test_broken_images_are_skipped_and_reported(source_run: TrainRun, tmp_path: Path) -> None:
+    folder = write_labelled(tmp_path / "images", 1)
+    (folder / "red" / "bad.png").write_bytes(b"not an image")
+    run = adapt(source_run.file, folder, out=tmp_path / "run", method="source", device="cpu")
+    assert run.result["images"] == 3 and len(run.result["skipped"]) == 1
+    assert run.result["skipped"][0][0].endswith("bad.png") and "Skipped 1 files" in str(run)
+
+
+def test_label_free_by_hand() -> None:
+    before = torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.1, 0.9]])
+    after = torch.tensor([[1.0, 0.0], [0.4, 0.6], [0.3, 0.7], [0.1, 0.9]])
+    free = label_free(before, after, ("a", "b"))
+    assert free["changed"] == 0.25
+    assert free["before"]["confidence"] == pytest.approx(0.75)
+    assert free["before"]["effective_classes"] == pytest.approx(2.0)
+    assert free["after"]["effective_classes"] == pytest.approx(1.7548, abs=1e-4)  # exp(H(1/4, 3/4))
+    rows = [(0.8, 0.2), (0.6, 0.4), (0.3, 0.7), (0.1, 0.9)]
+    from math import log
+
+    slow = sum(-p * log(p) for row in rows for p in row) / 4
+    assert free["before"]["entropy"] == pytest.approx(slow, abs=1e-6)
+
+
+def test_describe_without_scores() -> None:
+    free = label_free(torch.eye(2), torch.eye(2), ("a", "b"))
+    result = {
+        "method": "dept", "images": 3, "tunable_model": 1234, "tunable_total": 5678, "notes": [], "skipped": [],
+        "label_free": free, "adapter_bytes": 2048,
+    }  # fmt: skip
+    text = describe(result, Path("runs/x"))
+    assert "1,234 parameters" in text and "(2 KiB)" in text and "Accuracy" not in text

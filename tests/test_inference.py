@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dept
+from dept.data.folder import decode, find_images, find_labelled
+from dept.data.loader import Views, batches, ordered_keys
+from dept.inference import as_row, class_probabilities, evaluate, predict
+from dept.engine import Runtime
+from dept.models import Model
+
+
+def test_the_public_names_exist() -> None:
+    for name in dept.__all__:
+        assert getattr(dept, name) is not None
+    assert sorted(dept.__all__) == sorted(dir(dept))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = dept.nonsense
+
+
+def test_predictions_are_the_models_softmax(source_model: Model, target_images: Path) -> None:
+    images = find_images(target_images)
+    ((_, (views,)),) = batches(images, "t", Views(source_model.card.preprocess), ordered_keys(10, 10))
+    with torch.no_grad():
+        expected = source_model(views).softmax(dim=1)
+    for batch in (3, 64):
+        rows = predict(source_model, target_images, device="cpu", batch=batch, topk=2)
+        assert [row.path for row in rows] == images.names()
+        for row, probabilities in zip(rows, expected, strict=True):
+            assert row.label == source_model.classes[int(probabilities.argmax())]
+            assert row.confidence == pytest.approx(float(probabilities.max()), abs=1e-5)
+            assert len(row.topk) == 2 and row.topk[0] == (row.label, row.confidence)
+
+
+def test_every_kind_of_input_gives_the_same_answer(source_model: Model, target_images: Path) -> None:
+    path = find_images(target_images).paths[0]
+    image = decode(path)
+    kinds = [path, str(path), image, np.asarray(image)]
+    answers = [predict(source_model, kind, device="cpu")[0] for kind in kinds]
+    assert {answer.label for answer in answers} == {answers[0].label}
+    for answer in answers:
+        assert answer.confidence == pytest.approx(answers[0].confidence, abs=1e-6)
+    assert answers[0].path == path.name and answers[2].path == ""
+
+
+def test_grey_arrays_and_palettes(source_model: Model) -> None:
+    grey = np.arange(1600, dtype=np.uint8).reshape(40, 40)
+    one = predict(source_model, grey, device="cpu")[0]
+    two = predict(source_model, np.stack([grey] * 3, axis=2), device="cpu")[0]
+    three = predict(source_model, Image.fromarray(grey).convert("P"), device="cpu")[0]
+    assert one.confidence == pytest.approx(two.confidence, abs=1e-6) == pytest.approx(three.confidence, abs=1e-6)
+
+
+def test_features_on_request(source_model: Model, target_images: Path) -> None:
+    rows = predict(source_model, target_images, device="cpu", features=True)
+    assert len(rows[0].features) == 32 and "features" in as_row(rows[0])
+    assert "features" not in as_row(predict(source_model, target_images, device="cpu")[0])
+
+
+def test_evaluate_by_hand(source_model: Model, target_labelled: Path) -> None:
+    images = find_labelled(target_labelled)
+    probabilities = class_probabilities(source_model, images, Runtime())
+    scores = evaluate(source_model, target_labelled, device="cpu", batch=5)
+    hits = [int(row.argmax()) == label for row, label in zip(probabilities, images.labels, strict=True)]
+    assert scores["n"] == 12 and scores["top1"] == pytest.approx(sum(hits) / 12)
+    assert scores["mean_per_class"] == pytest.approx(sum(scores["per_class"].values()) / 3)
+
+
+def test_predicting_changes_nothing(source_model: Model, target_images: Path) -> None:
+    before = {name: tensor.clone() for name, tensor in source_model.state_dict().items()}
+    source_model.train()
+    predict(source_model, target_images, device="cpu")
+    assert all(torch.equal(before[n], t) for n, t in source_model.state_dict().items())

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import events, random_batch, same_bits, tiny_config, tiny_model
+
+from dept.data.folder import ImageSet
+from dept.engine import Event
+from dept.errors import DataError, UsageError
+from dept.files import read_meta
+from dept.methods.base import Progress
+from dept.methods.tent import Tent
+from dept.runs import Checkpoints, Interrupted, RunFolder, list_hash, resolve_device, stop_signal
+
+
+def folder(path: Path, **kwargs: Any) -> RunFolder:
+    return RunFolder(path, **{"resume": False, "overwrite": False, **kwargs})
+
+
+def test_events_are_appended_and_heard(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    run = folder(tmp_path / "a" / "b", listener=heard.append)
+    run.log("start", total=3)
+    run.log_step(Event(Progress(0, 3, 0), {"loss": 1.23456789}, 0.5, False))
+    log = events(run.path)
+    assert [e["event"] for e in log] == ["start", "step"] and log == heard
+    assert log[1]["terms"] == {"loss": 1.234568} and (log[1]["step"], log[1]["total"], log[1]["lr"]) == (0, 3, 0.5)
+
+
+@pytest.mark.parametrize("name", ["config.json", "events.jsonl", "result.json", "resume.safetensors"])
+def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError, match=rf"already holds a run \({name}\)"):
+        folder(tmp_path)
+    folder(tmp_path, overwrite=True)
+    assert not (tmp_path / name).exists()
+
+
+def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    folder(tmp_path)
+    folder(tmp_path, overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_config_is_compared_on_resume(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    run.configure({"a": 1, "b": (1, 2), "p": Path("x")})
+    (tmp_path / "resume.safetensors").write_bytes(b"")
+    again = folder(tmp_path, resume=True)
+    again.configure({"a": 1, "b": [1, 2], "p": "x"})  # equal as JSON
+    with pytest.raises(UsageError, match=r"\(a, c differ\)"):
+        again.configure({"a": 2, "b": [1, 2], "p": "x", "c": 0})
+    assert json.loads((tmp_path / "config.json").read_text())["a"] == 1
+
+
+def test_state_round_trip_on_disk(tmp_path: Path) -> None:
+    def method() -> Tent:
+        return Tent(tiny_model(), tiny_config(Tent, lr=0.1))
+
+    first, run = method(), folder(tmp_path)
+    first.at(Progress(0, 4, 0))
+    first.step(random_batch("t"))
+    run.save_state(first, 1, extra=torch.tensor([7]))
+    second = method()
+    step, extra = folder(tmp_path, resume=True).load_state(second)
+    assert step == 1 and extra["extra"].tolist() == [7] and extra.keys() == {"extra"}
+    assert same_bits(first.state_dict(), second.state_dict())
+    assert read_meta(run.resume_file)["kind"] == "resume"
+
+
+def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder(tmp_path).save_state(Tent(tiny_model()), 1)
+    with pytest.raises(DataError, match="does not fit this model and method"):
+        folder(tmp_path, resume=True).load_state(Tent(tiny_model(embed_dim=16)))
+
+
+def test_finish_drops_the_resume_state(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    run.save_state(Tent(tiny_model()), 1)
+    run.finish({"ok": True})
+    assert not run.resume_file.exists() and json.loads((tmp_path / "result.json").read_text()) == {"ok": True}
+
+
+def test_checkpoints_come_about_once_a_minute_and_never_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("dept.runs.time.monotonic", lambda: clock[0])
+    checkpoints = Checkpoints()
+
+    def due(at: float, step: int = 0) -> bool:
+        clock[0] = at
+        return checkpoints.due(Event(Progress(step, 10, 0), {}, 0.0, True))
+
+    assert [due(30), due(61), due(90), due(122), due(300, step=9)] == [False, True, False, True, False]
+
+
+def test_first_ctrl_c_is_a_flag_the_second_kills() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stop_signal() as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGINT)
+        assert stopped()
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interruption_passes_the_context() -> None:
+    with pytest.raises(Interrupted) as error, stop_signal():
+        raise Interrupted(3, Path("run"))
+    assert (error.value.step, error.value.folder) == (3, Path("run"))
+
+
+def test_other_threads_cannot_hear_signals_but_can_run() -> None:
+    result: list[bool] = []
+
+    def work() -> None:
+        with stop_signal() as stopped:
+            result.append(stopped())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert result == [False]
+
+
+def test_list_hash_depends_on_names_and_order_not_on_the_place(tmp_path: Path) -> None:
+    def images(root: str, *names: str) -> ImageSet:
+        return ImageSet(Path(root), tuple(Path(root) / name for name in names))
+
+    assert list_hash(images("/a", "x.png", "y/z.png")) == list_hash(images("/b/c", "x.png", "y/z.png"))
+    assert list_hash(images("/a", "x.png", "y.png")) != list_hash(images("/a", "y.png", "x.png"))
+
+
+def test_device() -> None:
+    assert resolve_device("cpu") == "cpu" and resolve_device("auto") in ("cpu", "cuda", "mps")
