@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import PROJECTION, tiny_model, write_labelled, write_unlabelled
 
 from dept.data.folder import find_labelled
 from dept.engine import Runtime
@@ -12,6 +11,7 @@ from dept.files import load_model
 from dept.models import Model
 from dept.stats import compute_stats, save_stats
 from dept.training import TrainRun, train
+from support import PROJECTION, tiny_model, write_labelled, write_unlabelled
 
 torch.set_num_threads(1)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import PROJECTION, StopAfter, events, same_bits, tiny_model, tiny_resnet, write_labelled
 
 import dept.adapting as adapting
 from dept.adapting import AdaptOptions, AdaptRun, adapt, describe, label_free, make_config
@@ -20,6 +19,7 @@ from dept.methods.tent import Tent
 from dept.models import fingerprint
 from dept.runs import Interrupted
 from dept.training import TrainRun
+from support import PROJECTION, StopAfter, events, same_bits, tiny_model, tiny_resnet, write_labelled
 
 TINY: dict[str, Any] = {"batch": 4, "epochs": 2, "device": "cpu", **PROJECTION}
 
@@ -132,7 +132,9 @@ def test_wrong_labels_change_scores_but_not_the_adapter(
     assert honest.result["before"]["per_class"] != lying.result["before"]["per_class"]
 
 
-def test_without_score_nothing_about_accuracy_is_said(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+def test_without_score_nothing_about_accuracy_is_said(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
     run = adapt(source_run.file, target_images, out=tmp_path / "run", max_iters=1, **TINY)
     assert "before" not in run.result and "Accuracy" not in str(run)
     assert run.result["protocol"]["evaluated_on"] == "target images (transductive)"
@@ -153,9 +155,7 @@ def test_ratio_takes_a_share_and_more_epochs(source_run: TrainRun, target_labell
 
 
 def test_uniform_ratio_needs_no_labels(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
-    run = adapt(
-        source_run.file, target_images, out=tmp_path / "run", ratio=0.3, subset="uniform", max_iters=1, **TINY
-    )
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.3, subset="uniform", max_iters=1, **TINY)
     assert run.result["images"] == 3
 
 
@@ -211,7 +211,9 @@ def test_ctrl_c_stops_after_a_whole_step_and_saves(source_run: TrainRun, target_
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_during_the_last_step_finishes_the_run(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+def test_ctrl_c_during_the_last_step_finishes_the_run(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
     def listener(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["step"] == 1:
             signal.raise_signal(signal.SIGINT)
@@ -251,7 +253,9 @@ def test_resume_with_other_settings_is_refused(
         adapt(source_run.file, target_images, out=tmp_path / "run", resume=True, seed=9, **TINY)
 
 
-def test_an_occupied_folder_is_refused_or_overwritten(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+def test_an_occupied_folder_is_refused_or_overwritten(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*--resume.*--overwrite"):
@@ -265,7 +269,9 @@ def test_an_occupied_folder_is_refused_or_overwritten(source_run: TrainRun, targ
 # ---- methods, settings, models ----
 
 
-def test_source_changes_nothing(source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path: Path) -> None:
+def test_source_changes_nothing(
+    source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path: Path
+) -> None:
     run = adapt(
         source_run.file, target_images, out=tmp_path / "run", method="source", score_on=target_labelled, device="cpu"
     )
@@ -314,24 +320,22 @@ def test_a_model_in_training_mode_is_adapted_in_evaluation_mode(target_labelled:
     sha = fingerprint(model)
     run = adapt(model, target_labelled, out=tmp_path / "run", method="source", score_on=target_labelled, device="cpu")
     assert fingerprint(model) == sha
-    assert run.result["before"]["nll"] == pytest.approx(
-        evaluate(model, target_labelled, device="cpu")["nll"], abs=1e-5
-    )
+    assert run.result["before"]["nll"] == pytest.approx(evaluate(model, target_labelled, device="cpu")["nll"], abs=1e-5)
 
 
 def test_settings_override_preset_and_unknown_ones_are_refused() -> None:
     config = make_config(DePT, None, "paper", {"lr": 0.5})
     assert isinstance(config, DePT.Config) and (config.lr, config.reduction) == (0.5, "sum")
     assert make_config(Tent, Tent.Config(lr=3.0), None, {"batch": 2}) == Tent.Config(lr=3.0, batch=2)
-    with pytest.raises(UsageError, match="Method 'tent' has no setting 'w_cls'. Its settings: .*batch"):
+    with pytest.raises(UsageError, match=r"Method 'tent' has no setting 'w_cls'\. Its settings: .*batch"):
         make_config(Tent, None, None, {"w_cls": 1.0})
 
 
-def test_options_can_be_given_as_keywords_or_as_an_object(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+def test_options_can_be_given_as_keywords_or_as_an_object(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
     options = AdaptOptions(seed=7, device="cpu")
-    run = adapt(
-        source_run.file, target_images, out=tmp_path / "run", method="source", options=options, half=True
-    )
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="source", options=options, half=True)
     assert run.result["protocol"]["seed"] == 7
     assert json.loads((run.folder / "config.json").read_text())["options"]["half"] is True
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import same_bits, tiny_config
 
 from dept.data.folder import ImageSet, find_images, find_labelled
 from dept.data.loader import Views
@@ -17,6 +16,7 @@ from dept.methods.source import Source
 from dept.methods.tent import Tent
 from dept.models import Model
 from dept.training import TrainRun
+from support import same_bits, tiny_config
 
 
 class Recorder(Source):
@@ -54,7 +54,12 @@ def recorder(model: Model, **config: Any) -> Recorder:
 
 
 def test_counts_of_steps() -> None:
-    assert [steps_per_epoch(547, 128), steps_per_epoch(8, 4), steps_per_epoch(9, 4), steps_per_epoch(1, 4)] == [5, 2, 3, 1]
+    assert [steps_per_epoch(547, 128), steps_per_epoch(8, 4), steps_per_epoch(9, 4), steps_per_epoch(1, 4)] == [
+        5,
+        2,
+        3,
+        1,
+    ]
     assert planned_steps(BaseConfig(batch=128, epochs=1500), 547) == 7500
     assert planned_steps(BaseConfig(batch=4, epochs=2, max_iters=7), 100) == 7
 
@@ -63,8 +68,10 @@ def test_offline_says_what_happens_when(model: Model, images: ImageSet) -> None:
     method = recorder(model)
     events = list(offline(method, images, Views(model.card.preprocess), Runtime(eval_batch=8)))
     first = [("begin", 10, [[*range(8)], [8, 9]])]
-    epoch = [[("at", step, 6, step // 3), "step"] for step in range(6)]
-    expected = first + sum(epoch[:3], []) + [("refresh", 0)] + sum(epoch[3:], [])
+    one, two = (
+        [e for step in steps for e in (("at", step, 6, step // 3), "step")] for steps in (range(3), range(3, 6))
+    )
+    expected = [*first, *one, ("refresh", 0), *two]
     assert method.diary == expected  # no refresh after the last epoch
     assert [event.epoch_end for event in events] == [False, False, True] * 2
     assert [event.last for event in events] == [False] * 5 + [True]
@@ -75,7 +82,7 @@ def test_every_image_once_per_epoch_in_a_new_order(model: Model, images: ImageSe
     list(offline(method, images, Views(model.card.preprocess), Runtime()))
     order = [batch.index.tolist() for batch in method.batches]
     assert [len(part) for part in order] == [4, 4, 2] * 2
-    one, two = sum(order[:3], []), sum(order[3:], [])
+    one, two = ([i for part in epoch for i in part] for epoch in (order[:3], order[3:]))
     assert sorted(one) == sorted(two) == list(range(10)) and one != two and one != sorted(one)
 
 
@@ -115,7 +122,9 @@ def test_result_does_not_depend_on_workers(source_run: TrainRun, images: ImageSe
     for workers in (0, 2):
         model = load_model(source_run.file)
         method = DePT(model, tiny_config(DePT, epochs=1), seed=1)
-        terms = [e.terms for e in offline(method, images, Views(model.card.preprocess, seed=1), Runtime(workers=workers))]
+        terms = [
+            e.terms for e in offline(method, images, Views(model.card.preprocess, seed=1), Runtime(workers=workers))
+        ]
         states.append((terms, {name: tensor.clone() for name, tensor in method.state_dict().items()}))
     assert states[0][0] == states[1][0] and same_bits(states[0][1], states[1][1])
 

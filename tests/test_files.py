@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from support import same_bits, state_of, tiny_model
 
 import dept.files as files
 from dept.core.adapter import Adapter
@@ -28,6 +27,7 @@ from dept.files import (
     write_tensors,
 )
 from dept.models import Model, fingerprint, with_history
+from support import same_bits, state_of, tiny_model
 
 SRC = Path(files.__file__).parent
 
@@ -182,7 +182,7 @@ def test_a_long_class_list_is_refused_by_its_hash(tmp_path: Path) -> None:
 def test_the_wrong_kind_is_refused(saved: tuple[Path, Path]) -> None:
     with pytest.raises(DataError, match="is a dept adapter file; a model file is needed"):
         load_model(saved[1])
-    with pytest.raises(DataError, match="is a dept model file; a adapter file is needed|an adapter file is needed"):
+    with pytest.raises(DataError, match=r"is a dept model file; an? adapter file is needed"):
         load_adapter(saved[0], load_model(saved[0]))
 
 
@@ -257,7 +257,7 @@ def test_writes_are_readable_by_others_and_leave_no_temp_files(saved: tuple[Path
 
 
 def test_metadata_survives_unicode(tmp_path: Path) -> None:
-    model = tiny_model(("Käfer", "小鸟", "a\"b"))
+    model = tiny_model(("Käfer", "小鸟", 'a"b'))
     loaded = load_model(save_model(model, tmp_path / "m.safetensors"))
     assert loaded.classes == ("Käfer", "小鸟", 'a"b')
     assert json.loads(json.dumps(loaded.card.classes)) == list(model.classes)

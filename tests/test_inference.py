@@ -10,8 +10,8 @@ from PIL import Image
 import dept
 from dept.data.folder import decode, find_images, find_labelled
 from dept.data.loader import Views, batches, ordered_keys
-from dept.inference import as_row, class_probabilities, evaluate, predict
 from dept.engine import Runtime
+from dept.inference import as_row, class_probabilities, evaluate, predict
 from dept.models import Model
 
 

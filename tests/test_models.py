@@ -6,11 +6,11 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from support import TIMM, same_bits, scramble, state_of, tiny_model
 from timm.data import ImageNetInfo
 
 from dept.errors import DataError, UsageError
 from dept.models import create_model
+from support import TIMM, same_bits, scramble, state_of, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_with_prompts_shares_backbone_and_head() -> None:
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"timm knows no architecture 'vit_huge_magic'. Close names: .*vit"):
         create_model("vit_huge_magic", 3)
-    with pytest.raises(DataError, match="weights file .*nowhere does not exist"):
+    with pytest.raises(DataError, match=r"weights file .*nowhere does not exist"):
         create_model("vit_tiny_patch16_224", 3, weights=tmp_path / "nowhere")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(DataError, match="could not be loaded from"):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import events, random_batch, same_bits, tiny_config, tiny_model
 
 from dept.data.folder import ImageSet
 from dept.engine import Event
@@ -17,6 +16,7 @@ from dept.files import read_meta
 from dept.methods.base import Progress
 from dept.methods.tent import Tent
 from dept.runs import Checkpoints, Interrupted, RunFolder, list_hash, resolve_device, stop_signal
+from support import events, random_batch, same_bits, tiny_config, tiny_model
 
 
 def folder(path: Path, **kwargs: Any) -> RunFolder:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import PROJECTION, StopAfter, events, moved, same_bits, state_of, tiny_config, tiny_model, tiny_resnet
 from torch import Tensor
 
 import dept.training as training
@@ -20,6 +19,7 @@ from dept.methods.base import Progress
 from dept.models import Model, fingerprint
 from dept.runs import Interrupted
 from dept.training import SourceTraining, TrainRun, train
+from support import PROJECTION, StopAfter, events, moved, same_bits, state_of, tiny_config, tiny_model, tiny_resnet
 
 TINY: dict[str, Any] = {"batch": 8, "epochs": 2, "lr": 5e-3, "device": "cpu", **PROJECTION}
 
@@ -233,7 +233,9 @@ def test_the_held_out_part_is_never_trained_on(
     seen: dict[str, set[str]] = {}
     real_offline, real_judge = training.offline, training.class_probabilities
     monkeypatch.setattr(
-        training, "offline", lambda m, images, *a, **k: seen.update(train={*images.names()}) or real_offline(m, images, *a, **k)
+        training,
+        "offline",
+        lambda m, images, *a, **k: seen.update(train={*images.names()}) or real_offline(m, images, *a, **k),
     )
     monkeypatch.setattr(
         training, "class_probabilities",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dept.files import load
     from dept.inference import evaluate, predict
     from dept.models import Model, create_model
+    from dept.streaming import stream
     from dept.training import TrainOptions, train
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "load": "dept.files",
     "methods": "dept",
     "predict": "dept.inference",
+    "stream": "dept.streaming",
     "train": "dept.training",
 }
 
@@ -49,6 +51,7 @@ __all__ = [
     "load",
     "methods",
     "predict",
+    "stream",
     "train",
 ]
 

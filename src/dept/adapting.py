@@ -32,6 +32,7 @@ from dept.runs import (
     silent,
     stop_signal,
 )
+from dept.stats import load_stats
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class AdaptOptions:
     """P of fresh prompts, for a model that has none"""
     eval_every: int = 0
     """score every so many epochs (0: only before and after); needs --score"""
+    stats: str = ""
+    """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
     half: bool = False
     """store the adapter in fp16"""
     device: str = "auto"
@@ -113,10 +116,7 @@ def adapt(
     # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
     source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     target, scored = _images(images, score_on, source, options)
-    notes = []
-    if source.stages == 0 and kind.name == "dept":
-        source = source.with_prompts(options.stages, options.prompts, seed=options.seed)
-        notes.append(FRESH_PROMPTS.format(stages=options.stages, prompts=options.prompts))
+    source, notes = promptable(source, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
@@ -128,6 +128,14 @@ FRESH_PROMPTS = (
     "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
     "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
 )
+
+
+def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
+    """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
+    if model.stages or kind.name != "dept":
+        return model, []
+    note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
+    return model.with_prompts(stages, prompts, seed=seed), [note]
 
 
 def make_config(
@@ -177,7 +185,8 @@ class _Job:
         model, folder = self.model, self.folder
         self.sha = fingerprint(model)
         self.views = Views(model.card.preprocess, self.augment, self.options.seed)
-        self.method = self.kind(model, self.config, seed=self.options.seed)
+        stats = load_stats(self.options.stats, model) if self.options.stats else None
+        self.method = self.kind(model, self.config, seed=self.options.seed, stats=stats)
         self.protocol = self._protocol()
         folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
         before = self._readouts()

@@ -100,10 +100,8 @@ def _single(model: Model, image: Image.Image | np.ndarray[Any, Any], runtime: Ru
     pre = model.card.preprocess
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     view = np.asarray(test_view(picture.convert("L" if pre.channels == 1 else "RGB"), pre))
-    pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels).to(runtime.device)
-    shape = (1, -1, 1, 1)
-    mean = torch.tensor(pre.mean, device=runtime.device).view(shape)
-    return normalised(pixels, mean, torch.tensor(pre.std, device=runtime.device).view(shape))
+    pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels)
+    return normalised(pixels.to(runtime.device), pre)
 
 
 def as_row(prediction: Prediction) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +22,12 @@ from dept.core.select import select
 from dept.core.vit import PromptedViT
 from dept.data.folder import ImageSet
 from dept.data.loader import Views
+from dept.engine import Runtime, TestPasses
 from dept.errors import DataError
 from dept.files import adapter_meta, read_tensors, write_tensors
+from dept.methods.base import Batch
 from dept.models import Model, fingerprint
-
-if TYPE_CHECKING:
-    from dept.engine import Runtime  # methods read these files, so the engine is only imported where they are made
-    from dept.methods.base import Batch
+from dept.runs import list_hash
 
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
 
@@ -42,9 +41,6 @@ def compute_stats(
         images: labelled source images.
         fisher_images: how many of them, drawn by `seed`, the Fisher weights are computed on (without labels).
     """
-    from dept.engine import Runtime, TestPasses
-    from dept.runs import list_hash
-
     if images.labels is None:
         raise DataError(f"The images of {images.root} have no labels; source statistics are per class.")
     model.to(runtime.device).eval()

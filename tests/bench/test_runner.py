@@ -59,7 +59,7 @@ def test_one_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert [outcome.result is None for outcome in outcomes] == [False, True, False]
     assert outcomes[1].error == "RuntimeError: out of luck"
     assert stored(tmp_path, cells(3)[1]) is None  # and it is tried again
-    assert list(run_cells(cells(3)[1:2], lambda _: {"ok": 1}, tmp_path))[0].fresh
+    assert next(run_cells(cells(3)[1:2], lambda _: {"ok": 1}, tmp_path)).fresh
 
 
 def test_ctrl_c_does_stop(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import ARCH, PROJECTION, TIMM, StopAfter, write_labelled
 
 import dept.adapting
 from dept.cli.adapt import resume_command
@@ -22,6 +21,7 @@ from dept.data.folder import find_images
 from dept.files import load, read_tensors
 from dept.inference import predict
 from dept.training import TrainRun
+from support import ARCH, PROJECTION, TIMM, StopAfter, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
 HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -84,7 +84,9 @@ def test_help_of_adapt_shows_the_methods_own_settings(capsys: pytest.CaptureFixt
     assert "sum" in page("--preset=paper")
 
 
-@pytest.mark.parametrize("argv", [["adapt"], ["predict", "m", "i", "--nonsense", "1"], ["train", "x", "--out", "y", "--epochs", "many"]])
+@pytest.mark.parametrize(
+    "argv", [["adapt"], ["predict", "m", "i", "--nonsense", "1"], ["train", "x", "--out", "y", "--epochs", "many"]]
+)
 def test_usage_errors_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(argv)
@@ -136,8 +138,19 @@ def test_adapt_prints_what_to_do_next(
     assert "Accuracy" in out and "step 0:" in err and "\r" not in err
 
 
-def test_adapt_as_json(source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path / "r"), "--method", "source", "--json"]
+def test_adapt_as_json(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [
+        "adapt",
+        str(source_run.file),
+        str(target_images),
+        "--out",
+        str(tmp_path / "r"),
+        "--method",
+        "source",
+        "--json",
+    ]
     assert main([*argv, "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["method"] == "source"
 
@@ -224,7 +237,9 @@ def test_resume_command_quotes_and_replaces() -> None:
 def test_predict_csv(
     source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", str(source_run.file), str(target_images), "--adapter", str(adapted), "--device", "cpu"]) == 0
+    assert (
+        main(["predict", str(source_run.file), str(target_images), "--adapter", str(adapted), "--device", "cpu"]) == 0
+    )
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     expected = predict(load(source_run.file, adapter=adapted), target_images, device="cpu")
     assert [row["path"] for row in rows] == find_images(target_images).names()
@@ -247,7 +262,9 @@ def test_predict_jsonl_to_a_file(
     assert rows[0]["topk"][0]["probability"] == rows[0]["confidence"] >= rows[0]["topk"][1]["probability"]
 
 
-def test_predict_tells_what_it_skipped(source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_tells_what_it_skipped(
+    source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write_labelled(tmp_path / "i", 1)
     for n in range(7):
         (root / f"bad{n}.png").write_bytes(b"")

@@ -165,7 +165,9 @@ def test_gradient_of_the_subtracted_term_is_minus_lambda_times_that_of_the_sprea
     for place in [(0, 0, 0), (1, 2, 3)]:
         shifted = prompts.detach().clone()
         shifted[place] += step
-        rise = slow_diversity(shifted[None], "uniform", "mean") - slow_diversity(prompts.detach()[None], "uniform", "mean")
+        rise = slow_diversity(shifted[None], "uniform", "mean") - slow_diversity(
+            prompts.detach()[None], "uniform", "mean"
+        )
         assert math.isclose(float(ours[place]), -0.05 * rise / step, rel_tol=1e-3, abs_tol=1e-7)
 
 
@@ -197,6 +199,7 @@ def test_prompt_terms_equal_the_slow_formulas(
 def test_paper_and_released_conventions_differ_by_the_known_factors() -> None:
     """At P = 50: 2·50 = 100 times for the consistency; 1225 pairs / (49/50) = 1250 times for the spread."""
     student, teacher = torch.randn(2, 3, 50, 8).unbind()
+
     def ratio(term: object, *sides: list[Tensor]) -> float:
         return float(term(*sides, reduction="sum") / term(*sides, reduction="mean"))  # type: ignore[operator]
 

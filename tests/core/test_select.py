@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import tiny_model
 
 from dept.core.select import count, freeze_except, select
 from dept.models import Model, create_model
+from support import tiny_model
 
 
 def vit_base(classes: int, stages: int) -> Model:

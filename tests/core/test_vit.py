@@ -11,12 +11,12 @@ import timm
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from support import scramble, tiny_model
 from torch import Tensor
 
 from dept.core.adapter import Adapter, pick
 from dept.core.vit import PromptedViT, fresh_prompts
 from dept.models import Model, create_model
+from support import scramble, tiny_model
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2}
 
@@ -26,7 +26,7 @@ PLAIN: list[tuple[str, str, dict[str, Any]]] = [
     ("vit-grey", "vit_tiny_patch16_224", {**SMALL, "depth": 2, "in_chans": 1}),
     ("deit", "deit_tiny_patch16_224", {**SMALL, "depth": 2}),
     ("deit3", "deit3_small_patch16_224", {**SMALL, "depth": 2}),
-    ("average-pool", "vit_relpos_base_patch16_rpn_224", {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "depth": 2}),
+    ("average-pool", "vit_relpos_base_patch16_rpn_224", {**SMALL, "depth": 2}),
     ("vit-avg", "vit_tiny_patch16_224", {**SMALL, "depth": 2, "global_pool": "avg"}),
     ("resnet", "resnet10t", {}),
     ("convnext", "convnext_atto", {"depths": (1, 1, 1, 1), "dims": (8, 16, 16, 32)}),
@@ -304,7 +304,7 @@ def test_what_is_not_a_plain_vit_is_refused(arch: str) -> None:
 
 
 def test_a_vit_of_other_blocks_is_refused() -> None:
-    with torch.device("meta"), pytest.raises(ValueError, match="ParallelScalingBlock.*cannot be prompted"):
+    with torch.device("meta"), pytest.raises(ValueError, match=r"ParallelScalingBlock.*cannot be prompted"):
         create_model("vit_tiny_patch16_224", 3, stages=1, prompts=2, block_fn=_parallel_block())
 
 
@@ -370,7 +370,9 @@ def test_bf16_is_close_and_comes_back_as_fp32() -> None:
         exact = model.read(images, aggregated=True)
         model.configure(amp=True)
         rough = model.read(images, aggregated=True)
-    for one, two in zip((exact.features, exact.logits, *exact.prompts), (rough.features, rough.logits, *rough.prompts), strict=True):
+    for one, two in zip(
+        (exact.features, exact.logits, *exact.prompts), (rough.features, rough.logits, *rough.prompts), strict=True
+    ):
         assert two.dtype == torch.float32
         assert torch.allclose(one, two, atol=0.05 * float(one.abs().max())) and not torch.equal(one, two)
 

@@ -241,10 +241,10 @@ def test_statistics_over_many_views_agree() -> None:
 def test_large_images_travel_shrunk_and_give_close_views() -> None:
     images = pictures(12, sizes=((400, 300), (640, 480), (90, 300)))
     rows = [canvas(image, "s", PRE, Augment(), index) for index, image in enumerate(images)]
-    assert [row.pixels.shape[:2] for row in rows[:3]] == [(124, 166), (124, 166), (262, 79)]
+    assert [row.pixels.shape[:2] for row in rows[:3]] == [(144, 166), (144, 166), (262, 90)]
     assert differences(images, "t", PRE, Augment()).abs().mean() < 0.005
     error = differences(images, "s", PRE, PLAIN).abs()
-    assert error.mean() < 0.01 and error.mean(dim=(1, 2, 3)).max() < 0.02
+    assert error.mean() < 0.006 and error.mean(dim=(1, 2, 3)).max() < 0.015
     edges = [
         (v[..., 1:] - v[..., :-1]).std()
         for v in (on_device(images, "s", PRE, PLAIN), reference(images, "s", PRE, PLAIN))
@@ -255,12 +255,12 @@ def test_large_images_travel_shrunk_and_give_close_views() -> None:
 def test_canvas_keeps_what_the_views_show() -> None:
     augment = Augment()
     assert dv.canvas_size(224, 200, Preprocess(), augment) == (224, 200)
-    assert dv.canvas_size(4000, 3000, Preprocess(), augment) == (579, 434)
-    assert dv.canvas_size(9000, 300, Preprocess(), augment) == (1002, 256)
+    assert dv.canvas_size(4000, 3000, Preprocess(), augment) == (579, 501)
+    assert dv.canvas_size(9000, 300, Preprocess(), augment) == (1002, 300)
     panorama = Preprocess(rule="shorter")
     assert dv.canvas_size(4000, 500, panorama, augment) == (resized_size(4000, 500, panorama)[0], 500)
     assert dv.canvas_size(4000, 3000, Preprocess(rule="none"), augment) == (4000, 3000)
-    assert dv.canvas_size(4000, 3000, Preprocess(), Augment(crop_scale=(0.0, 1.0))) == (1035, 776)
+    assert dv.canvas_size(4000, 3000, Preprocess(), Augment(crop_scale=(0.0, 1.0))) == (1035, 896)
 
 
 # -- a view depends on nothing but (seed, epoch, index, view)

@@ -16,9 +16,7 @@ sklearn_datasets = pytest.importorskip("sklearn.datasets")
 from dept.data import digits  # noqa: E402
 from dept.data.digits import FONTS, font_files, real_digits, rendered_digits, write_digits  # noqa: E402
 
-PLAIN = digits.LEAST._replace(
-    turn=0, slant=0, stretch=1, fill=0.9, shift_x=0, shift_y=0, stroke=0.5, detail=1
-)
+PLAIN = digits.LEAST._replace(turn=0, slant=0, stretch=1, fill=0.9, shift_x=0, shift_y=0, stroke=0.5, detail=1)
 
 
 def test_rendered_shape_dtype_range() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support import write_labelled, write_unlabelled
 
 from dept.data.folder import ImageSet, decodable, decode, find_images, find_labelled
 from dept.errors import DataError
+from support import write_labelled, write_unlabelled
 
 
 def save(path: Path, colour: tuple[int, int, int] = (200, 10, 10), size: tuple[int, int] = (8, 6)) -> Path:
@@ -74,11 +74,11 @@ def test_long_class_lists_are_shortened(tmp_path: Path) -> None:
 
 
 def test_missing_and_empty_places(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist. Give a folder of images"):
+    with pytest.raises(DataError, match=r"does not exist\. Give a folder of images"):
         find_images(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"holds no images \(looked for .*\.png"):
         find_images(tmp_path)
-    with pytest.raises(DataError, match="has no sub-folders. Labelled images are expected as"):
+    with pytest.raises(DataError, match=r"has no sub-folders\. Labelled images are expected as"):
         find_labelled(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no images"):

@@ -53,7 +53,7 @@ def test_the_whole_set_is_left_alone() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match=r"--ratio must be above 0 and at most 1, found 0"):
         fraction(images_of((3,)), 0)
-    with pytest.raises(UsageError, match="found 1.5"):
+    with pytest.raises(UsageError, match=r"found 1\.5"):
         fraction(images_of((3,)), 1.5)
     with pytest.raises(UsageError, match="needs labelled target images; use --subset uniform"):
         fraction(images_of((3,)).unlabelled(), 0.5)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import tiny_model
 
 from dept import methods
 from dept.methods.base import Progress, clip_each, part, prefixed
 from dept.methods.tent import Tent
+from support import tiny_model
 
 
 def test_each_tensor_is_clipped_alone() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from dept.core.losses import bounded_features
 from dept.methods.cfa import CFA, class_distance, moment_distance
 from dept.models import Model, fingerprint
-from dept.stats import feature_statistics, save_stats
+from dept.stats import feature_statistics, load_stats, save_stats
 from support import random_batch, scramble, tiny_model
 
 
@@ -27,6 +27,10 @@ def stats_file(model: Model, images: Tensor, path: Path) -> str:
     tensors = feature_statistics(model, [type(batch)((images,), batch.index)], labels)
     meta = {"format": 1, "kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
     return str(save_stats(tensors, meta | {"backbone_sha256": fingerprint(model)}, path))
+
+
+def cfa(model: Model, path: str, **changes: float) -> CFA:
+    return CFA(model, CFA.Config(**changes), stats=load_stats(path, model))  # type: ignore[arg-type]
 
 
 def test_bounded_features_are_tanh_of_standardised_ones() -> None:
@@ -67,7 +71,7 @@ def test_classes_without_source_images_are_left_out() -> None:
 
 def test_zero_when_the_batch_is_the_source_and_finite_gradient(sharp: Model, tmp_path: Path) -> None:
     batch = random_batch("t", 8)
-    method = CFA(sharp, CFA.Config(stats=stats_file(sharp, batch.views[0], tmp_path / "s.safetensors")))
+    method = cfa(sharp, stats_file(sharp, batch.views[0], tmp_path / "s.safetensors"))
     terms = method.loss(batch)
     assert float(terms["moments"].detach()) < 1e-5 and float(terms["classes"].detach()) < 1e-5
     gradients = torch.autograd.grad(sum(terms.values()), list(method.model.backbone.norm.parameters()))
@@ -81,7 +85,7 @@ def test_zero_when_the_batch_is_the_source_and_finite_gradient(sharp: Model, tmp
 
 def test_a_step_brings_the_moments_closer(sharp: Model, tmp_path: Path) -> None:
     source, target = random_batch("t", 8, seed=3), random_batch("t", 8, seed=4)
-    method = CFA(sharp, CFA.Config(stats=stats_file(sharp, source.views[0], tmp_path / "s.safetensors"), lr=0.01))
+    method = cfa(sharp, stats_file(sharp, source.views[0], tmp_path / "s.safetensors"), lr=0.01)
     first = method.step(target)["loss"]
     for _ in range(5):
         last = method.step(target)["loss"]
@@ -91,7 +95,7 @@ def test_a_step_brings_the_moments_closer(sharp: Model, tmp_path: Path) -> None:
 def test_the_global_gradient_norm_is_clipped(sharp: Model, tmp_path: Path) -> None:
     path = stats_file(sharp, random_batch("t", 8, seed=3).views[0], tmp_path / "s.safetensors")
     for clip, most in ((0.01, 0.01), (0.0, 1e9)):
-        method = CFA(sharp, CFA.Config(stats=path, momentum=0.0, lr=1.0, clip=clip))
+        method = cfa(sharp, path, momentum=0.0, lr=1.0, clip=clip)
         before = method.adapter()
         method.step(random_batch("t", 8, seed=4))
         after = method.adapter()
@@ -105,14 +109,14 @@ def test_statistics_are_required_and_travel_with_the_state(sharp: Model, tmp_pat
     with pytest.raises(ValueError, match="dept stats MODEL SOURCE"):
         CFA(sharp)
     path = stats_file(sharp, random_batch("t", 8, seed=3).views[0], tmp_path / "s.safetensors")
-    method = CFA(sharp, CFA.Config(stats=path))
+    method = cfa(sharp, path)
     state = method.state_dict()
     assert {f"source.moment{j}" for j in (1, 2, 3)} | {"source.class_means", "source.class_counts"} <= set(state)
 
 
 def test_online_prediction_is_before_the_update(sharp: Model, tmp_path: Path) -> None:
     path = stats_file(sharp, random_batch("t", 8, seed=3).views[0], tmp_path / "s.safetensors")
-    method = CFA(sharp, CFA.Config(stats=path, lr=0.1))
+    method = cfa(sharp, path, lr=0.1)
     batch = random_batch("t", 8, seed=4)
     expected = sharp(batch.views[0]).detach()
     assert torch.equal(method.observe(batch.views[0], batch)[0], expected)
@@ -121,6 +125,6 @@ def test_online_prediction_is_before_the_update(sharp: Model, tmp_path: Path) ->
 
 def test_a_batch_of_one(sharp: Model, tmp_path: Path) -> None:
     path = stats_file(sharp, random_batch("t", 8, seed=3).views[0], tmp_path / "s.safetensors")
-    method = CFA(sharp, CFA.Config(stats=path))
+    method = cfa(sharp, path)
     method.step(random_batch("t", 1))
     assert all(bool(t.isfinite().all()) for t in method.adapter().tensors.values())

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import FixedPasses, moved, random_batch, same_bits, spread_predictions, state_of, tiny_config
 from torch import Tensor
 
 from dept import methods
@@ -22,7 +21,9 @@ from dept.engine import Runtime, offline
 from dept.files import load_model
 from dept.methods.base import Batch, Method, Progress
 from dept.models import Model, fingerprint
+from dept.stats import load_stats
 from dept.training import TrainRun
+from support import FixedPasses, moved, random_batch, same_bits, spread_predictions, state_of, tiny_config
 
 pytestmark = pytest.mark.parametrize("name", methods.available())
 
@@ -31,11 +32,10 @@ pytestmark = pytest.mark.parametrize("name", methods.available())
 def fresh(name: str, source_run: TrainRun, stats_file: Path) -> Any:
     """Makes the method on a fresh copy of the source model, with source statistics if it can use them."""
     kind = methods.get(name)
-    stats = {"stats": str(stats_file)} if "stats" in kind.Config.__dataclass_fields__ else {}
 
     def make(seed: int = 0, **changes: Any) -> Method:
         model = spread_predictions(load_model(source_run.file))
-        return kind(model, tiny_config(kind, **stats, **changes), seed=seed)
+        return kind(model, tiny_config(kind, **changes), seed=seed, stats=load_stats(stats_file, model))
 
     return make
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support import FixedPasses, moved, random_batch, same_bits, state_of, tiny_config, tiny_model
 from torch import Tensor, nn
 
 from dept.core.adapter import Adapter
 from dept.methods.base import Batch, Progress
 from dept.methods.dept import DePT
 from dept.models import Model, fingerprint
+from support import FixedPasses, moved, random_batch, same_bits, state_of, tiny_config, tiny_model
 
 
 def make(model: Model, *, seed: int = 0, **changes: Any) -> DePT:
@@ -383,7 +383,9 @@ def test_defaults_are_the_released_ones() -> None:
     assert (config.reduction, config.stage_weighting, config.weight_decay) == ("mean", "softmax", 1e-4)
 
 
-@pytest.mark.parametrize(("ratio", "epochs", "refresh"), [(1.0, 15, 1), (0.5, 30, 2), (0.1, 150, 10), (0.01, 1500, 100)])
+@pytest.mark.parametrize(
+    ("ratio", "epochs", "refresh"), [(1.0, 15, 1), (0.5, 30, 2), (0.1, 150, 10), (0.01, 1500, 100)]
+)
 def test_scaling_with_the_share_of_images(ratio: float, epochs: int, refresh: int) -> None:
     scaled = DePT.scaled(DePT.Config(), ratio)
     assert (scaled.epochs, scaled.bank_refresh) == (epochs, refresh)

@@ -11,7 +11,7 @@ from dept.errors import DataError
 from dept.methods.base import Batch
 from dept.methods.eata import EATA, selected_rows, weighted_entropy
 from dept.models import Model, fingerprint
-from dept.stats import save_stats
+from dept.stats import load_stats, save_stats
 from support import random_batch, same_bits, scramble, tiny_model
 
 
@@ -23,8 +23,9 @@ def sharp() -> Model:
     return model
 
 
-def eata(model: Model, **changes: object) -> EATA:
-    return EATA(model, EATA.Config(**{"entropy_margin": 0.9, **changes}))  # type: ignore[arg-type]
+def eata(model: Model, stats: str = "", **changes: object) -> EATA:
+    config = EATA.Config(**{"entropy_margin": 0.9, **changes})  # type: ignore[arg-type]
+    return EATA(model, config, stats=load_stats(stats, model) if stats else None)
 
 
 def fake_stats(model: Model, path: Path, fisher: float = 3.0, sha: str | None = None) -> str:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import moved, random_batch, spread_predictions, state_of, tiny_config
 
 from dept.methods.base import Batch, Progress
 from dept.methods.tent import Tent
 from dept.models import Model, create_model
+from support import moved, random_batch, spread_predictions, state_of, tiny_config
 
 
 def test_tunes_all_norms_and_nothing_else(source_model: Model) -> None:

@@ -111,14 +111,14 @@ def draw(width: int, height: int, letter: str, pre: Preprocess, augment: Augment
 def canvas_size(width: int, height: int, pre: Preprocess, augment: Augment) -> tuple[int, int]:
     """Width and height at which an image travels: its own, but no more pixels than its views can show.
 
-    The smallest strong crop, of area share a, holds size² pixels when the whole image has size² / a (501 × 501 for
-    224 px and a = 0.2) at its own aspect; the other views show what the model's resizing leaves. Shares below 1/16
-    and aspects beyond 4 are treated as these, to bound the memory of a batch.
+    The smallest strong crop, of area share a, holds size² pixels when a square image has sides of size / √a (501 for
+    224 px and a = 0.2); it covers less of a longer side, which therefore keeps √aspect times that. The other views
+    show what the model's resizing leaves. Shares below 1/16 and aspects beyond 4 count as these, to bound the memory.
     """
     side = pre.size / math.sqrt(max(augment.crop_scale[0], 1 / 16))
-    stretch = math.sqrt(min(max(width / height, 1 / 4), 4))
+    aspects = width / height, height / width
     resized = resized_size(width, height, pre)
-    enough = max(math.ceil(side * stretch), resized[0]), max(math.ceil(side / stretch), resized[1])
+    enough = [max(math.ceil(side * math.sqrt(min(max(aspects[n], 1), 4))), resized[n]) for n in (0, 1)]
     return min(width, enough[0]), min(height, enough[1])
 
 

@@ -94,7 +94,7 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
 def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
     """The images that decode; the others move to `skipped`. A DataError if none is left."""
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        reasons = list(pool.map(_decode_problem, images.paths))
+        reasons = list(pool.map(decode_problem, images.paths))
     good = [index for index, reason in enumerate(reasons) if reason is None]
     skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
     if not good:
@@ -105,7 +105,8 @@ def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
     return replace(images.take(good), skipped=images.skipped + tuple(skipped))
 
 
-def _decode_problem(path: Path) -> str | None:
+def decode_problem(path: Path) -> str | None:
+    """Why a file cannot be decoded, or None if it can."""
     try:
         decode(path)
     except Exception as error:  # Pillow raises many types for broken files; the reason is what matters

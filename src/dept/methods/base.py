@@ -5,7 +5,7 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -84,9 +84,22 @@ class Method:
     views: str = "t"
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    needs_stats: ClassVar[bool] = False  # whether Config.stats, a file of source statistics, must be given
+    needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
 
-    def __init__(self, model: PromptedViT, config: BaseConfig | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: PromptedViT,
+        config: BaseConfig | None = None,
+        *,
+        seed: int = 0,
+        stats: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        if self.needs_stats and not stats:
+            raise ValueError(
+                f"Method {self.name!r} compares the target with source statistics and has none: write them with "
+                "`dept stats MODEL SOURCE --out stats.safetensors` and give that file as --stats."
+            )
+        self.stats = dict(stats or {})
         self.model = model
         self.config = self.Config() if config is None else config
         self.generator = torch.Generator().manual_seed(seed)
@@ -165,18 +178,22 @@ class Method:
         return (self.predict(test) if logits is None else logits), terms
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Loss, backward, per-tensor clipping, optimiser step. Returns the values of the terms."""
+        """Loss, backward, clipping, optimiser step. Returns the values of the terms."""
         terms = self.loss(batch)
         total = torch.stack(list(terms.values())).sum()
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
-        for group in self.groups:
-            if group.clip_norm:
-                clip_each(pick(self.model, group.names).values(), group.clip_norm)
+        self.clip()
         self.optimizer.step()
         self.after_step(batch)
         return {"loss": float(total.detach())} | {name: float(term.detach()) for name, term in terms.items()}
+
+    def clip(self) -> None:
+        """Limit the gradients before the optimiser uses them: tensor by tensor, as the groups say."""
+        for group in self.groups:
+            if group.clip_norm:
+                clip_each(pick(self.model, group.names).values(), group.clip_norm)
 
     def at(self, progress: Progress) -> None:
         """Told by the engine before every step; sets the learning rates."""
@@ -244,6 +261,12 @@ def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             torch.nn.utils.clip_grad_norm_([parameter], max_norm)
+
+
+def clip_together(parameters: Iterable[Tensor], max_norm: float) -> None:
+    """Clip the norm of all gradients taken as one vector; 0 leaves them."""
+    if max_norm:
+        torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
 
 
 def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dept.core.adapter import pick
 from dept.core.losses import bounded_features
-from dept.methods.base import Batch, part, prefixed
-from dept.methods.shot import clip_together
+from dept.methods.base import Batch, clip_together, part, prefixed
 from dept.methods.tent import Tent
-from dept.stats import load_stats
 
 RANGE = 2.0  # bounded features lie in (-1, 1)
 
@@ -35,8 +34,6 @@ class CFA(Tent):
     class Config(Tent.Config):
         """Defaults: the published online pass."""
 
-        stats: str = ""
-        """source statistics file from `dept stats`; required"""
         clip: float = 1.0
         """largest norm of the whole gradient; 0 for none"""
         w_all: float = 1.0
@@ -48,16 +45,12 @@ class CFA(Tent):
     presets = {"online": {}}
 
     def setup(self) -> None:
-        """Source statistics; clipping of the global norm (a Group clips every tensor by itself)."""
-        if not self.config.stats:
-            raise ValueError(
-                "CFA compares features with source statistics and has none: write them with "
-                "`dept stats MODEL SOURCE --out stats.safetensors` and give that file as --stats."
-            )
-        stats = load_stats(self.config.stats, self.model)
-        self.source = {name: tensor for name, tensor in stats.items() if name.startswith(("moment", "class"))}
-        if self.optimizer is not None and self.config.clip:
-            clip_together(self.optimizer, self.config.clip)
+        """The statistics that this method reads."""
+        self.source = {n: t for n, t in self.stats.items() if n.startswith(("moment", "class"))}
+
+    def clip(self) -> None:
+        """The global norm, as published."""
+        clip_together(pick(self.model, self.trained_names).values(), self.config.clip)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """λ₁ distance of overall moments + λ₂ mean distance of class means   [CFA L]"""

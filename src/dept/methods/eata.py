@@ -21,7 +21,6 @@ from dept.core.adapter import pick
 from dept.core.losses import entropy
 from dept.methods.base import Batch
 from dept.methods.tent import Tent
-from dept.stats import load_stats
 
 
 class EATA(Tent):
@@ -40,8 +39,6 @@ class EATA(Tent):
         """d, largest cosine with the running mean prediction; 0 for 1.5/√C (0.05 at C = 1000, as published)"""
         mean_momentum: float = 0.9
         """share of the old running mean prediction that stays"""
-        stats: str = ""
-        """source statistics file from `dept stats`, for the Fisher penalty; without it the method is ETA"""
         w_fisher: float = 2000.0
         """λ, weight of the Fisher penalty; 0 for ETA"""
 
@@ -57,9 +54,8 @@ class EATA(Tent):
         self.parameters = list(pick(self.model, self.trained_names).values())
         self.mean_prediction: Tensor | None = None
         self.fisher: Tensor | None = None
-        if config.stats and config.w_fisher:
-            stats = load_stats(config.stats, self.model)
-            fisher = parameters_to_vector([stats[f"fisher.{name}"] for name in self.trained_names])
+        if self.stats and config.w_fisher:
+            fisher = parameters_to_vector([self.stats[f"fisher.{name}"] for name in self.trained_names])
             self.anchor = parameters_to_vector(self.parameters).detach()
             self.fisher = fisher.to(self.anchor)
 

@@ -17,12 +17,12 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
+from dept.core.adapter import pick
 from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import PromptedViT
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress
+from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress, clip_together
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0
@@ -107,10 +107,12 @@ class SHOT(Method):
         return [Group(tuple(select(self.model, self.config.tune)), self.config.lr)]
 
     def setup(self) -> None:
-        """No pseudo-labels yet; clipping of the global norm (a Group clips every tensor by itself)."""
+        """No pseudo-labels yet."""
         self.labels: Tensor | None = None
-        if self.optimizer is not None and self.config.clip:
-            clip_together(self.optimizer, self.config.clip)
+
+    def clip(self) -> None:
+        """The global norm, where the preset asks for it."""
+        clip_together(pick(self.model, self.trained_names).values(), self.config.clip)
 
     # -- pseudo-labels -------------------------------------------------------------------------------------
 
@@ -217,13 +219,3 @@ def read_all(model: PromptedViT, passes: Passes) -> tuple[Tensor, Tensor, Tensor
     features = torch.cat([output.features for output, _ in outputs])
     logits = torch.cat([output.logits for output, _ in outputs])
     return features, logits, torch.cat([index for _, index in outputs]).to(logits.device)
-
-
-def clip_together(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
-    """Make every step of the optimiser clip the norm of its whole gradient first."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def clip(*_: object) -> None:
-        clip_grad_norm_(parameters, max_norm)
-
-    optimizer.register_step_pre_hook(clip)

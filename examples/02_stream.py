@@ -1,0 +1,14 @@
+"""Predict images one by one as they arrive, adapting on the way; an update is made whenever 16 have come.
+
+find camera/ -name '*.jpg' | python examples/02_stream.py runs/source/model.safetensors
+"""
+
+import sys
+
+from dept.streaming import open_stream
+
+stream = open_stream(sys.argv[1], method="tent", batch=16)
+for line in sys.stdin:
+    reply = stream.feed([line.strip()])
+    confidence, label = reply.probabilities.max(dim=-1)
+    print(line.strip(), stream.method.model.classes[int(label)], f"{float(confidence):.2f}", flush=True)
