@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from dept.bench import cost, flops
+from dept.cli.main import main
+from dept.core.bank import MemoryBank
+from dept.methods.base import Progress
+from dept.methods.dept import DePT
+from support import random_batch, tiny_model
+
+REFERENCE = Path(__file__).parents[2] / "benchmarks" / "reference"
+
+
+def test_bounds_of_the_published_columns() -> None:
+    """Ratios to full tuning for ViT-B/16 at 224 px, 50 prompts."""
+    shape = flops.Shape()
+    assert flops.plain_forward(shape) == pytest.approx(17.5e9, rel=0.01)  # the well-known 17.5 GMACs
+    bounds = [flops.step_bound(name, shape, m, 50) for name, m in (("S50", 1), ("G50", 4), ("D50", 12))]
+    assert bounds == pytest.approx([0.79, 0.75, 0.64], abs=0.015)
+    assert flops.step_bound("LN", shape) == pytest.approx(2 / 3)
+    assert flops.step_bound("G50", shape, 4, 50, checkpoint=True) == pytest.approx(1.5 * bounds[1])
+
+
+def test_prompted_bound_counts_layer_by_layer() -> None:
+    """M = 2 of 4 layers, by hand: shared first layers, K and V only in last ones, one query at the very end."""
+    shape = flops.Shape(layers=4, width=2, tokens=5, patch_inputs=3, mlp_ratio=1)
+    n, p, d = 5, 2, 2
+
+    def layer(rows: int, projected: int) -> int:
+        return rows * 4 * d * d + projected * 2 * d * d + 2 * rows * (n + p) * d
+
+    expected = 4 * 3 * d + layer(n + p, n) + layer(n, n + p) + layer(n + p, n) + layer(1, n + p)
+    assert flops.prompted_forward(shape, 2, 2) == expected
+
+
+def test_peak_counts_what_is_alive() -> None:
+    module = torch.nn.Linear(4, 4)
+
+    def allocate() -> None:
+        first = torch.empty(1_000_000)
+        del first
+        second = torch.empty(500_000)
+        del second
+
+    weights = 4 * (16 + 4)
+    assert cost.peak_bytes(allocate, module) == pytest.approx(4_000_000 + weights, abs=2000)
+
+
+def test_command_prints_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    options = json.dumps({"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 12, "num_heads": 2})
+    arguments = ["bench", "cost", "--arch", "vit_tiny_patch16_224", "--batch", "4", "--iters", "1", "--timm", options]
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert list(result)[:4] == ["Full", "Feature", "LN", "S50"] and "G50 --checkpoint" in result
+    assert result["Full"]["time_ratio"] == result["Full"]["memory_ratio"] == 1.0
+    assert set(result["G50"]) == {"time_ratio", "memory_ratio", "flop_bound", "params"}
+    assert result["G50"]["params"] == 4 * 50 * 24 + 24 * 12 + 12
+    assert result["LN"]["memory_ratio"] < 1.0
+    assert main([*arguments, "--part", "inference"]) == 0
+    assert "G50 mixed" in capsys.readouterr().out
+
+
+def straightforward() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("straightforward", REFERENCE / "straightforward.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["straightforward"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_our_step_equals_the_straightforward_one() -> None:
+    """Loss terms of four steps, so that teacher, centre, bank and optimiser are compared as well."""
+    torch.manual_seed(0)
+    model = tiny_model(5, stages=4, prompts=3, depth=4)
+    method = DePT(
+        model, DePT.Config(batch=4, lr=0.05, projection_hidden=16, projection_bottleneck=8, projection_out=12)
+    )
+    features, probabilities = torch.randn(60, model.head.in_features), torch.rand(60, 5).softmax(dim=1)
+    method.bank = MemoryBank(60, model.head.in_features, 5)
+    method.bank.write(features, probabilities)
+    method.at(Progress(0, 10**9, 0))
+    reference = straightforward().StraightforwardDePT(model, method.config, (features, probabilities))
+    for seed in range(4):
+        batch = random_batch("wss", 4, seed=seed)
+        ours, theirs = method.step(batch), reference.step(*batch.views)
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, abs=1e-5), (seed, name)
+
+
+def test_lean_uses_the_teacher_for_its_labels() -> None:
+    model = tiny_model(5, stages=2, prompts=3)
+    settings = {"projection_hidden": 16, "projection_bottleneck": 8, "projection_out": 12}
+    method = DePT(model, DePT.Config(lean=True, **settings))
+    method.bank = MemoryBank(20, model.head.in_features, 5)
+    method.bank.write(torch.randn(20, model.head.in_features), torch.rand(20, 5).softmax(dim=1))
+    reads: list[int] = []
+    original = model.read
+    model.read = lambda *a, **k: reads.append(1) or original(*a, **k)  # type: ignore[method-assign]
+    batch = random_batch("wss", 4)
+    method.at(Progress(0, 10, 0))
+    method.step(batch)
+    assert len(reads) == 2  # teacher (both views in one batch) and student: no forward of the weak view by itself
