@@ -27,7 +27,7 @@ def tiny_model(classes: Any = CLASSES, *, stages: int = 2, prompts: int = 3, see
 
 def tiny_resnet(seed: int = 0) -> Model:
     """A small model with batch norm, for 32 px."""
-    model = create_model("resnet10t", CLASSES, seed=seed)
+    model = create_model("resnet10t", CLASSES, seed=seed, channels=(8, 8, 16, 16))
     model.card = replace(model.card, preprocess=replace(model.card.preprocess, size=32, resize=37))
     return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ import dept
 
 ROOT = Path(dept.__file__).parent
 PEOPLE = ("dept.cli", "dept.bench", "dept.report", "dept.serve")
+
+
+@lru_cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def modules() -> list[Path]:
@@ -24,7 +30,7 @@ def package_of(file: Path) -> str:
 
 def imported(file: Path) -> Iterator[str]:
     """Absolute names of everything of dept that a file imports, lazily too, but not for type checking only."""
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     skipped = {
         id(child)
         for node in ast.walk(tree)
@@ -81,7 +87,7 @@ def test_only_the_command_line_prints() -> None:
     for file in modules():
         if file.parent.name == "cli" or "demo" in file.name:
             continue
-        calls = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)]
+        calls = [n for n in ast.walk(parsed(file)) if isinstance(n, ast.Call)]
         assert not [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], file
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dept.errors import DataError, UsageError
 VISDA = (3646, 3475, 4690, 10401, 4691, 2075, 5796, 4000, 4549, 2281, 4236, 5548)
 
 
+@lru_cache
 def images_of(counts: tuple[int, ...]) -> ImageSet:
     labels = tuple(label for label, count in enumerate(counts) for _ in range(count))
     paths = tuple(Path(f"r/{number:06}.png") for number in range(len(labels)))
