@@ -63,8 +63,7 @@ def test_core_imports_only_core() -> None:
 
 
 def test_methods_import_only_core_and_methods() -> None:
-    """One exception: CFA and EATA read the source statistics that their Config names."""
-    assert offences("methods", ("dept.core", "dept.methods", "dept.stats.load_stats")) == []
+    assert offences("methods", ("dept.core", "dept.methods")) == []
 
 
 def test_data_imports_only_data_and_errors() -> None:

@@ -45,7 +45,7 @@ def test_the_run_folder(source_run: TrainRun, source_images: Path) -> None:
     assert (result["images"], result["held_out"], result["epochs"]) == (22, 2, 2)
     assert result["protocol"]["augment"]["crop_scale"] == [0.6, 1.0]
     assert result["tunable_model"] == sum(
-        p.numel() for n, p in source_run.model.named_parameters() if not n.startswith("projections.")
+        p.numel() for n, p in source_run.model.named_parameters() if not n.startswith(("projections.", "auxiliary."))
     )
     text = str(source_run)
     assert "22 images (2 held out)" in text and f"dept adapt {source_run.file}" in text

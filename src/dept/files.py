@@ -99,6 +99,7 @@ def save_model(model: Model, path: str | Path) -> Path:
         "preprocess": asdict(card.preprocess),
         "augment": asdict(card.augment),
         "projection": projection_sizes(model.projections) if len(model.projections) else None,
+        "auxiliary": model.auxiliary.out_features if model.auxiliary is not None else None,
         "backbone_sha256": fingerprint(model),
         "history": card.history,
         "dept_version": __version__,
@@ -118,7 +119,13 @@ def load_model(path: str | Path) -> Model:
         meta["options"],
         meta["history"],
     )
-    model = build_empty(card, stages=meta["stages"], prompts=meta["prompts"], projection=meta["projection"])
+    model = build_empty(
+        card,
+        stages=meta["stages"],
+        prompts=meta["prompts"],
+        projection=meta["projection"],
+        auxiliary=meta.get("auxiliary"),
+    )
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -113,7 +113,9 @@ def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor],
     return Model(classifier, head, card).eval()
 
 
-def build_empty(card: Card, *, stages: int, prompts: int, projection: dict[str, int] | None) -> Model:
+def build_empty(
+    card: Card, *, stages: int, prompts: int, projection: dict[str, int] | None, auxiliary: int | None = None
+) -> Model:
     """The skeleton of a stored model, to be filled by `load_state_dict`."""
     try:
         backbone = timm.create_model(card.arch, pretrained=False, num_classes=0, **card.options)
@@ -123,6 +125,8 @@ def build_empty(card: Card, *, stages: int, prompts: int, projection: dict[str, 
     model = Model(backbone, nn.Linear(width, len(card.classes)), card, stages=stages, prompts=prompts)
     if projection:
         model.add_projections(**projection)
+    if auxiliary:
+        model.add_auxiliary(auxiliary)
     return model
 
 

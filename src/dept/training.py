@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from dept.files import save_model
 from dept.inference import class_probabilities
 from dept.methods.base import Batch, Group, Progress, part, prefixed
 from dept.methods.regularised import Regularised
+from dept.methods.ttt import ROTATIONS, rotation_loss
 from dept.models import Model, fingerprint, with_history
 from dept.runs import (
     Checkpoints,
@@ -70,12 +71,16 @@ class SourceTraining(Regularised):
         """share of the source images that picks the best epoch"""
         crop_scale: tuple[float, float] = (0.6, 1.0)
         """area range of the strong crop"""
+        aux: Literal["none", "rotation"] = "none"
+        """also learn to tell by how much an image was turned, for the method ttt"""
 
     config: Config
     presets = {"official": {}, "paper": {"self_supervised": False, "label_smoothing": 0.0}}
 
     def prepare(self) -> None:
         """Two strong views for a prompted model that distils, one otherwise; weak views for a plain model."""
+        if self.config.aux == "rotation" and self.model.auxiliary is None:
+            self.model.add_auxiliary(ROTATIONS)
         self.distils = self.config.self_supervised and self.model.stages > 0
         self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
         if self.distils:
@@ -90,6 +95,8 @@ class SourceTraining(Regularised):
         groups = [Group(tuple(select(self.model, "prompts", "head")), new, config.clip)]
         if not config.freeze_backbone:
             groups.append(Group(tuple(select(self.model, "backbone")), config.lr, config.clip))
+        if self.model.auxiliary is not None:
+            groups.append(Group(tuple(n for n, _ in self.model.auxiliary.named_parameters("auxiliary")), new))
         return groups + self.projection_groups(new)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
@@ -101,6 +108,8 @@ class SourceTraining(Regularised):
             self.distillation.update_teacher()
             teacher = self.distillation.teach(batch.views[0], aggregated=self.reads_prompts)
             terms |= self.regulariser(student, teacher)
+        if self.config.aux == "rotation":
+            terms["rotation"] = rotation_loss(self.model, batch.views[-1], self.generator)
         return terms
 
     def lr_scale(self, progress: Progress) -> float:

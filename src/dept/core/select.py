@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from torch import nn
 
 GROUPS = ("prompts", "head", "norm", "backbone", "encoder", "all")
+TRAINING_ONLY = ("projections.", "auxiliary.")
+"""prefixes of parameters that serve training losses and are never part of an adapter"""
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -16,13 +18,13 @@ def select(model: nn.Module, *groups: str) -> list[str]:
     prompts   the prompt tokens          head      the linear classifier
     norm      affine parameters of every normalisation layer of the backbone
     backbone  the timm model          encoder   backbone and prompts (everything but the head)
-    all       everything but the projection heads, which are never part of an adapter
+    all       everything but projection and auxiliary heads, which are never part of an adapter
     """
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:
         raise ValueError(f"Unknown parameter group {unknown[0]!r}; choose from {', '.join(GROUPS)}.")
     norm = set(_norm_names(model))
-    names = [name for name, _ in model.named_parameters() if not name.startswith("projections.")]
+    names = [name for name, _ in model.named_parameters() if not name.startswith(TRAINING_ONLY)]
     chosen = {
         "prompts": {name for name in names if name == "prompts"},
         "head": {name for name in names if name.startswith("head.")},
@@ -36,10 +38,10 @@ def select(model: nn.Module, *groups: str) -> list[str]:
 
 
 def freeze_except(model: nn.Module, names: Iterable[str]) -> None:
-    """Let gradients reach the named parameters (and the projections' trainable ones) only."""
+    """Let gradients reach the named parameters (and heads that serve training only) alone."""
     wanted = set(names)
     for name, parameter in model.named_parameters():
-        if not name.startswith("projections."):
+        if not name.startswith(TRAINING_ONLY):
             parameter.requires_grad_(name in wanted)
 
 

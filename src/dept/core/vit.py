@@ -51,7 +51,8 @@ class PromptedViT(nn.Module):
     """A frozen-able timm `backbone` without head, `prompts` (M, P, D) and a linear `head`.
 
     With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
-    `projections` (M heads, or none) serve the self-supervised losses only; inference never uses them.
+    `projections` (M heads, or none) and `auxiliary` (a head of a self-supervised task, or None) serve training
+    losses only; inference never uses them and adapters never hold them.
     """
 
     prompts: nn.Parameter | None
@@ -61,6 +62,7 @@ class PromptedViT(nn.Module):
         self.backbone = backbone
         self.head = head
         self.projections = nn.ModuleList()
+        self.auxiliary: nn.Linear | None = None
         self.checkpointing = False
         self.amp = False
         self._prefixes: dict[int, tuple[list[Tensor], list[tuple[int, int]], Prefix]] = {}
@@ -182,6 +184,10 @@ class PromptedViT(nn.Module):
         width = self.head.in_features
         heads = [ProjectionHead(width, **sizes) for _ in range(max(1, self.stages))]
         self.projections = nn.ModuleList(heads).to(self.head.weight.device)
+
+    def add_auxiliary(self, classes: int) -> None:
+        """Give the model a fresh linear head of `classes` outputs for a self-supervised task on its features."""
+        self.auxiliary = nn.Linear(self.head.in_features, classes).to(self.head.weight.device)
 
 
 class _Reader(nn.Module):

@@ -20,7 +20,7 @@ _REGISTRY = {
     "shotpp": ("dept.methods.shotpp", "SHOTPlus"),
     "source": ("dept.methods.source", "Source"),
     "tent": ("dept.methods.tent", "Tent"),
-    # "ttt" (dept.methods.ttt, TTT) joins with `dept train --aux rotation`, which makes the head that it needs.
+    "ttt": ("dept.methods.ttt", "TTT"),
 }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dept.core import schedules
 from dept.core.adapter import Adapter, pick
-from dept.core.select import count, freeze_except
+from dept.core.select import TRAINING_ONLY, count, freeze_except
 from dept.core.vit import PromptedViT
 
 
@@ -109,7 +109,7 @@ class Method:
         names = [name for group in self.groups for name in group.names]
         freeze_except(model, names)
         self.trained_names = names
-        self.adapter_names = [name for name in names if not name.startswith("projections.")]
+        self.adapter_names = [name for name in names if not name.startswith(TRAINING_ONLY)]
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
         self._initial = _cloned(self.state_dict())
@@ -133,7 +133,7 @@ class Method:
         """Change the model before parameters are chosen (add projection heads, …)."""
 
     def tuned(self) -> list[Group]:
-        """Parameter groups; tensors named `projections.*` are trained but never part of the adapter."""
+        """Parameter groups; those of projection and auxiliary heads never enter the adapter."""
         raise NotImplementedError
 
     def setup(self) -> None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dept.core.losses import cross_entropy
 from dept.core.select import select
+from dept.core.vit import PromptedViT
 from dept.methods.base import BaseConfig, Batch, Group, Method
 
 ROTATIONS = 4
-_AUXILIARY = "auxiliary."
 
 
 class TTT(Method):
@@ -47,8 +47,8 @@ class TTT(Method):
 
     def prepare(self) -> None:
         """Find the rotation head."""
-        head = getattr(self.model, "auxiliary", None)
-        if not isinstance(head, nn.Linear) or head.out_features != ROTATIONS:
+        head = self.model.auxiliary
+        if head is None or head.out_features != ROTATIONS:
             raise ValueError(
                 "TTT needs a model whose source training included the rotation task; this one has no rotation head. "
                 "Train it with `dept train … --aux rotation`."
@@ -57,20 +57,19 @@ class TTT(Method):
 
     def tuned(self) -> list[Group]:
         """Encoder and rotation head."""
-        encoder = [name for name in select(self.model, self.config.tune) if not name.startswith(_AUXILIARY)]
-        head = [name for name, _ in self.rotation_head.named_parameters(prefix=_AUXILIARY.rstrip("."))]
-        return [Group((*encoder, *head), self.config.lr)]
-
-    def setup(self) -> None:
-        """The rotation head is trained, but no part of the adapter."""
-        self.adapter_names = [name for name in self.adapter_names if not name.startswith(_AUXILIARY)]
+        head = [name for name, _ in self.rotation_head.named_parameters("auxiliary")]
+        return [Group((*select(self.model, self.config.tune), *head), self.config.lr)]
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of the rotation that each image was turned by   [TTT L_s]"""
-        images = batch.views[0]
-        turns = torch.randint(ROTATIONS, (len(images),), generator=self.generator).to(images.device)
-        features = self.model.read(rotated(images, turns)).features
-        return {"rotation": cross_entropy(self.rotation_head(features), turns)}
+        return {"rotation": rotation_loss(self.model, batch.views[0], self.generator)}
+
+
+def rotation_loss(model: PromptedViT, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Turn every image by a random multiple of 90 degrees; cross-entropy of the auxiliary head's guess."""
+    assert model.auxiliary is not None
+    turns = torch.randint(ROTATIONS, (len(images),), generator=generator).to(images.device)
+    return cross_entropy(model.auxiliary(model.read(rotated(images, turns)).features), turns)
 
 
 def rotated(images: Tensor, turns: Tensor) -> Tensor:
