@@ -46,9 +46,9 @@ def model() -> Model:
 
 @pytest.fixture(scope="session")
 def source_run(source_images: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRun:
-    """A tiny source model, trained the ordinary way (with projection heads and a rotation head)."""
+    """A tiny source model, trained the ordinary way (with projection heads)."""
     out = tmp_path_factory.mktemp("runs") / "source"
-    settings = {"epochs": 2, "batch": 8, "lr": 5e-3, "aux": "rotation", **PROJECTION}
+    settings = {"epochs": 2, "batch": 8, "lr": 5e-3, **PROJECTION}
     return train(tiny_model().train(), source_images, out=out, device="cpu", **settings)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import dept.training as training
+from dept.adapting import adapt
 from dept.data.folder import find_labelled
 from dept.data.subsets import split
 from dept.engine import LabelledBatch
@@ -69,8 +70,8 @@ def test_the_file_holds_the_best_model_with_its_projections(source_run: TrainRun
 
 
 def test_it_learns(source_images: Path, tmp_path: Path) -> None:
-    settings = {**TINY, "epochs": 12, "lr": 0.1, "self_supervised": False, "held_out": 0.25}
-    run = train(tiny_model().train(), source_images, out=tmp_path / "run", **settings)
+    settings = {**TINY, "epochs": 10, "lr": 0.02, "held_out": 0.25}
+    run = train(tiny_model(stages=0).train(), source_images, out=tmp_path / "run", **settings)
     log = [e["terms"]["cross_entropy"] for e in events(run.folder) if e["event"] == "step"]
     assert sum(log[-3:]) < 0.8 * sum(log[:3])
     assert run.result["accuracy"] > 0.6
@@ -251,3 +252,15 @@ def test_refusals(source_images: Path, target_labelled: Path, tmp_path: Path) ->
         train(other, source_images, out=tmp_path / "run", **TINY)
     with pytest.raises(UsageError, match="has no setting 'colour'"):
         train(tiny_model(), source_images, out=tmp_path / "run", colour=1, **TINY)
+
+
+def test_the_rotation_task_leaves_a_head_that_ttt_uses(
+    source_images: Path, target_images: Path, tmp_path: Path
+) -> None:
+    run = train(tiny_model().train(), source_images, out=tmp_path / "run", aux="rotation", **TINY)
+    steps = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    assert all("rotation" in event["terms"] for event in steps if event["event"] == "step")
+    stored = load_model(run.file)
+    assert stored.auxiliary is not None and stored.auxiliary.out_features == 4
+    done = adapt(run.file, target_images, out=tmp_path / "site", method="ttt", batch=4, device="cpu")
+    assert not any(name.startswith("auxiliary") for name in done.model.adapter.tensors)

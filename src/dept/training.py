@@ -80,7 +80,8 @@ class SourceTraining(Regularised):
     def prepare(self) -> None:
         """Two strong views for a prompted model that distils, one otherwise; weak views for a plain model."""
         if self.config.aux == "rotation" and self.model.auxiliary is None:
-            self.model.add_auxiliary(ROTATIONS)
+            with self.fresh_parameters():
+                self.model.add_auxiliary(ROTATIONS)
         self.distils = self.config.self_supervised and self.model.stages > 0
         self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
         if self.distils:

@@ -35,6 +35,8 @@ def fresh(name: str, source_run: TrainRun, stats_file: Path) -> Any:
 
     def make(seed: int = 0, **changes: Any) -> Method:
         model = spread_predictions(load_model(source_run.file))
+        torch.manual_seed(0)
+        model.add_auxiliary(4)  # for the methods that solve a second task
         return kind(model, tiny_config(kind, **changes), seed=seed, stats=load_stats(stats_file, model))
 
     return make

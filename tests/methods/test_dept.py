@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dept.core.adapter import Adapter
+from dept.files import load_model
 from dept.methods.base import Batch, Progress
 from dept.methods.dept import DePT
 from dept.models import Model, fingerprint
@@ -117,8 +118,6 @@ def test_each_switch_removes_its_term(source_model: Model, change: dict[str, Any
 
 
 def test_weights_scale_their_terms(source_run: Any) -> None:
-    from dept.files import load_model
-
     plain = step(begun(load_model(source_run.file)), 0)
     changes = {"w_cls": 0.3, "w_prompt": 0.2, "w_div": 0.5, "w_class": 2.0}
     scaled = step(begun(load_model(source_run.file), **changes), 0)
@@ -413,3 +412,25 @@ def test_descent_lowers_the_loss_on_a_fixed_batch(source_model: Model) -> None:
         method.at(Progress(0, 8, 0))
         values.append(method.step(batch)["loss"])
     assert all(math.isfinite(value) for value in values) and values[-1] < values[0] - 0.02
+
+
+def test_lean_labels_come_from_the_teachers_weak_view(source_run: Any) -> None:
+    """One forward fewer: the teacher's features are looked up in the bank instead of the student's."""
+    model = load_model(source_run.file)
+    method = begun(model, lean=True, lr=0.1, ema=0.5)
+    step(method, 0)
+    batch = random_batch("wss", seed=1)
+    method.at(Progress(1, 8, 0))
+    bank = method.bank.features.clone(), method.bank.probabilities.clone()
+    term = float(method.loss(batch)["pseudo_label"].detach())
+    with torch.no_grad():
+        teacher = method.distillation.teach(batch.views[0], aggregated=False)
+        similarity = F.normalize(teacher.features, dim=1) @ bank[0].T
+        labels = bank[1][similarity.topk(2, dim=1).indices].mean(dim=1).argmax(dim=1)
+        student = model(batch.views[2]).log_softmax(dim=1)
+    assert term == pytest.approx(float(-student[range(4), labels].mean()), abs=1e-5)
+    forwards = []
+    read = model.read
+    model.read = lambda *a, **k: forwards.append(1) or read(*a, **k)  # type: ignore[method-assign]
+    method.loss(batch)
+    assert len(forwards) == 2  # teacher (both views), student

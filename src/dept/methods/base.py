@@ -5,7 +5,8 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -161,6 +162,13 @@ class Method:
     def readouts(self, images: Tensor) -> dict[str, Tensor]:
         """Probabilities (B, C) of every network and rule that a score is logged for; "student" is the read-out."""
         return {"student": self.predict(images).softmax(dim=-1)}
+
+    @contextmanager
+    def fresh_parameters(self) -> Iterator[None]:
+        """Parameters created inside are drawn from this method's generator, not from the global one."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator)))
+            yield
 
     # -- one step ------------------------------------------------------------------------------------------
 

@@ -67,8 +67,7 @@ class Regularised(Method):
         self.projects = self.reads_prompts or config.w_cls > 0
         if not self.projects or len(self.model.projections):
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator)))
+        with self.fresh_parameters():
             self.model.add_projections(
                 hidden=config.projection_hidden,
                 bottleneck=config.projection_bottleneck,
