@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ class AdaptOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views"""
+    augment: Literal["workers", "device"] = "workers"
+    """where random views are made: in the workers (reference), or in batch on the device (equal up to rounding)"""
     amp: bool = False
     """run the backbone in bf16 (where the hardware has it); losses, bank and EMA stay in fp32"""
     compile: bool = False
@@ -92,7 +94,7 @@ def adapt(
     preset: str | None = None,
     options: AdaptOptions | None = None,
     score_on: str | Path | ImageSet | None = None,
-    augment: Augment | None = None,
+    augmentation: Augment | None = None,
     resume: bool = False,
     overwrite: bool = False,
     listener: Listener = silent,
@@ -106,6 +108,7 @@ def adapt(
         config: the method's Config; or `preset`, and `settings` that override single fields of either
             (`lr=…`) or of the options (`seed=…`).
         score_on: labelled images that the run is scored on. Labels score, they never adapt.
+        augmentation: strength of the random views; the model's own by default.
     """
     options = options or AdaptOptions()
     own = {name: settings.pop(name) for name in list(settings) if name in AdaptOptions.__dataclass_fields__}
@@ -120,8 +123,8 @@ def adapt(
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
-    augment = augment or source.card.augment
-    return _Job(source, target, scored, kind, config, options, runtime, folder, augment).run(notes)
+    strength = augmentation or source.card.augment
+    return _Job(source, target, scored, kind, config, options, runtime, folder, strength).run(notes)
 
 
 FRESH_PROMPTS = (
@@ -248,6 +251,7 @@ class _Job:
             ratio=options.ratio,
             subset=options.subset if options.ratio < 1 else "all",
             setting="offline",
+            views_made_on=options.augment,
             readout="student, direct, last iterate",
             evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
         )

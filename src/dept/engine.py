@@ -15,11 +15,15 @@ from dept.methods.base import BaseConfig, Batch, Method, Progress
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how batches are made. None of it changes a result, except that devices round differently."""
+    """Where and how batches are made. None of it changes a result beyond rounding.
+
+    `device_views`: random views are made in batch on the device; test views always in the workers.
+    """
 
     device: str = "cpu"
     workers: int = 0
     eval_batch: int = 64
+    device_views: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,15 @@ def offline(
     if start == 0:
         method.begin(passes)
     keys = shuffled_keys(len(images), config.batch, range(start, total), views.seed)
-    stream = batches(images, method.views, views, keys, device=runtime.device, workers=runtime.workers)
+    stream = batches(
+        images,
+        method.views,
+        views,
+        keys,
+        device=runtime.device,
+        workers=runtime.workers,
+        device_views=runtime.device_views,
+    )
     for step, (index, made) in enumerate(stream, start):
         progress = Progress(step, total, step // per_epoch)
         batch = _labelled(made, index, images, runtime) if labelled else Batch(made, index)

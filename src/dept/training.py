@@ -176,7 +176,7 @@ def train(
     config: SourceTraining.Config | None = None,
     preset: str | None = None,
     options: TrainOptions | None = None,
-    augment: Augment | None = None,
+    augmentation: Augment | None = None,
     resume: bool = False,
     overwrite: bool = False,
     listener: Listener = silent,
@@ -197,7 +197,7 @@ def train(
     found = source if isinstance(source, ImageSet) else find_labelled(source, model.classes)
     training, held_out = split(decodable(found), made.held_out, seed=options.seed)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
-    strong = replace(augment or model.card.augment, crop_scale=made.crop_scale)
+    strong = replace(augmentation or model.card.augment, crop_scale=made.crop_scale)
     job = _Job(model.to(runtime.device), training, held_out, made, options, runtime, folder, strong)
     return job.run()
 

@@ -17,6 +17,7 @@ LABELS = {
     ("S", "dept"): "DePT-S",
     ("G", "dept"): "DePT-G",
     ("D", "dept"): "DePT-D",
+    ("G-lean", "dept"): "DePT-G --lean",
 }
 
 

@@ -32,6 +32,8 @@ class Files:
     """which target domains"""
     seeds: tuple[int, ...] = (0, 1)
     """seeds of the adaptations"""
+    lean: bool = False
+    """run DePT with --lean (one forward fewer per step, not exact) instead of the exact form"""
     table: bool = False
     """print the table of stored results instead of running"""
     workers: int = 0
@@ -56,7 +58,7 @@ def _run(files: Files) -> int:
     if unknown:
         raise UsageError(f"Unknown variant {unknown[0]!r}; choose from {', '.join(STAGES)}.")
     suite = Suite(data, files.weights, files.work, workers=files.workers)
-    cells = suite.cells(files.variants, files.targets, files.seeds)
+    cells = suite.cells(files.variants, files.targets, files.seeds, lean=files.lean)
     failed = 0
     for number, outcome in enumerate(run_cells(cells, suite.run, files.results), 1):
         failed += outcome.result is None
