@@ -115,7 +115,8 @@ def adapt(
     options = replace(options, **own)
     kind = methods.get(method)
     config = make_config(kind, config, preset, settings)
-    runtime = Runtime(resolve_device(options.device), options.workers)
+    on_device = options.augment == "device"
+    runtime = Runtime(resolve_device(options.device), options.workers, device_views=on_device)
     # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
     source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     target, scored = _images(images, score_on, source, options)
