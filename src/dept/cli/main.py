@@ -21,6 +21,7 @@ COMMANDS = {
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",
+    "corrupt": "write corrupted copies of images (ImageNet-C)",
     "bench": "run a benchmark suite",
 }
 INTERRUPTED = 130

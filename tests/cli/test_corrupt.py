@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dept.cli.main import main
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "in" / "n01"
+    folder.mkdir(parents=True)
+    ramp = np.linspace(0, 255, 64, dtype=np.uint8)
+    picture = np.stack([np.tile(ramp, (48, 1))] * 3, axis=2)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(picture).save(folder / name)
+    (folder / "broken.png").write_bytes(b"no image")
+    return tmp_path / "in"
+
+
+def corrupted(photos: Path, out: Path, *more: str) -> int:
+    return main(["corrupt", str(photos), str(out), "--size", "32", "--workers", "1", *more])
+
+
+def test_layout_size_and_noise(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["--type", "gaussian_noise", "contrast", "--severity", "1", "5", "--quality", "0"]
+    assert corrupted(photos, out, *arguments) == 0
+    assert "broken.png" in capsys.readouterr().err
+    files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.png"))
+    assert len(files) == 8 and files[0] == "contrast/1/n01/a.png"
+    first, second = (np.asarray(Image.open(out / "gaussian_noise/5/n01" / n)) for n in ("a.png", "b.png"))
+    assert first.shape == (32, 32, 3) and not np.array_equal(first, second)  # equal pictures, own noise each
+    again = tmp_path / "again"
+    assert corrupted(photos, again, *arguments) == 0
+    assert all((again / name).read_bytes() == (out / name).read_bytes() for name in files)
+
+
+def test_jpeg_by_default(photos: Path, tmp_path: Path) -> None:
+    assert corrupted(photos, tmp_path / "out", "--type", "contrast") == 0
+    assert sorted(p.name for p in (tmp_path / "out" / "contrast" / "5").rglob("*.JPEG")) == ["a.JPEG", "b.JPEG"]
+
+
+def test_wrong_requests_are_sentences(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert corrupted(photos, tmp_path / "out", "--type", "rain") == 2
+    assert "There is no corruption 'rain'" in capsys.readouterr().err
+    assert corrupted(photos, tmp_path / "out", "--severity", "6") == 2
+    assert "--severity goes from 1 to 5" in capsys.readouterr().err
+    assert main(["corrupt", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
