@@ -81,8 +81,9 @@ class Stepper:
         """One step. The columns share one backbone, so each first says what is tuned."""
         freeze_except(self.model, self.names)
         self.model.configure(checkpointing=self.column.checkpoint)
-        self.optimizer.zero_grad(set_to_none=True)
-        entropy(self.model(self.images)).mean().backward()  # type: ignore[no-untyped-call]
+        loss = entropy(self.model(self.images)).mean()
+        self.optimizer.zero_grad(set_to_none=True)  # between forward and backward, as in `Method.step`
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
     def release(self) -> None:

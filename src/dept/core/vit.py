@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
+from dept.core.frozen_mlp import mlp, sliceable
 from dept.core.projection import ProjectionHead
 
 Prefix: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -132,8 +133,7 @@ class PromptedViT(nn.Module):
         if prompts is None:
             if isinstance(images, Embedded):
                 raise ValueError("A model without prompts runs timm's own forward: give it images, not tokens.")
-            features: Tensor = self.backbone(images)
-            return features, ()
+            return self._plain_features(images), ()
         vit = self.backbone
         assert isinstance(vit, VisionTransformer)
         x = (images if isinstance(images, Embedded) else self.embed(images)).tokens
@@ -156,6 +156,18 @@ class PromptedViT(nn.Module):
                 collected.append(vit.norm(tail) if last_stage else tail)
         features = vit.pool(vit.norm(x[:, : pooled or plain]))
         return vit.head_drop(vit.fc_norm(features)), tuple(collected)
+
+    def _plain_features(self, images: Tensor) -> Tensor:
+        """timm's own forward; if only a part of a plain ViT is tuned (LayerNorms), with the MLPs that save memory."""
+        vit: Any = self.backbone
+        if torch.is_grad_enabled() and type(vit) is VisionTransformer and sliceable(vit.blocks[0].mlp):
+            x = self.embed(images).tokens
+            for block in vit.blocks:
+                x = _whole_block(block, x)
+            features: Tensor = vit.forward_head(vit.norm(x), pre_logits=True)
+        else:
+            features = vit(images)
+        return features
 
     def _prefix(self, stage: int, block: Block, prompts: Tensor, owner: Tensor) -> Prefix:
         """Projections of a stage's prompts in its first layer; kept from call to call while nothing changes.
@@ -253,7 +265,7 @@ def _run_stage(
     for index, block in enumerate(blocks):
         first, last = index == 0, index == len(blocks) - 1
         if not first and not last:
-            x = block(x)  # prompts are ordinary tokens here: timm's own block
+            x = _whole_block(block, x)  # prompts are ordinary tokens here
             continue
         if first:  # the prompts still stand apart
             others, z = x, prompts
@@ -287,8 +299,18 @@ def _trimmed_block(block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: 
     scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
     mixed = mixed if scale_norm is None else scale_norm(mixed)
     rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
-    out: Tensor = rows + block.drop_path2(block.ls2(block.mlp(block.norm2(rows))))
+    return _mlp_half(block, rows)
+
+
+def _mlp_half(block: Block, x: Tensor) -> Tensor:
+    """The second half of timm's block."""
+    out: Tensor = x + block.drop_path2(block.ls2(mlp(block.mlp, block.norm2(x))))
     return out
+
+
+def _whole_block(block: Block, x: Tensor) -> Tensor:
+    """timm's block over all tokens."""
+    return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))))
 
 
 def _project(attn: Attention, x: Tensor, parts: str) -> list[Tensor]:
