@@ -44,7 +44,10 @@ TRAINING = SourceTraining.Config(
     projection_out=64,
 )
 
-ADAPTING: dict[str, dict[str, Any]] = {"tent": {"preset": "online"}, "dept": {"preset": "official"}}
+ADAPTING: dict[str, dict[str, Any]] = {
+    "tent": {"preset": "online"},
+    "dept": {"preset": "official", "batch": 64, "epochs": 8},
+}
 """Settings of the compared methods: their presets."""
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "convert": "bring your own checkpoint",
     "adapt": "adapt a model to a folder of unlabelled images",
     "stream": "predict images as they arrive, adapting on the way",
+    "uda": "adapt with labelled source and unlabelled target images together",
     "predict": "label images",
     "evaluate": "score a model on labelled images",
     "stats": "write the source statistics that some methods need",

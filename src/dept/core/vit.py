@@ -144,9 +144,11 @@ class PromptedViT(nn.Module):
         for stage, fresh in enumerate(per_stage):  # fresh: (1 or B, P, D)
             last_stage = stage == len(per_stage) - 1
             blocks = list(vit.blocks[stage * layers : (stage + 1) * layers])
-            run = partial(_run_stage, blocks, read=read, queries=pooled if last_stage else None)
+            recompute = self.checkpointing and torch.is_grad_enabled()
+            # Recomputing stops at the last tensor that the backward needs; a sliced MLP would hide that point.
+            run = partial(_run_stage, blocks, read=read, queries=pooled if last_stage else None, sliced=not recompute)
             prefix = self._prefix(stage, blocks[0], fresh, prompts)
-            if self.checkpointing and torch.is_grad_enabled():
+            if recompute:
                 x = checkpoint(run, x[:, :plain], fresh, prefix, use_reentrant=False)
             else:
                 x = run(x[:, :plain], fresh, prefix)
@@ -250,12 +252,12 @@ def _classify(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _project_prompts(block: Block, prompts: Tensor) -> Prefix:
-    q, k, v = _project(block.attn, block.norm1(prompts), "qkv")
-    return q, k, v
+    normed = block.norm1(prompts)
+    return _project(block.attn, normed, "q"), _project(block.attn, normed, "k"), _project(block.attn, normed, "v")
 
 
 def _run_stage(
-    blocks: list[Block], x: Tensor, prompts: Tensor, prefix: Prefix, *, read: bool, queries: int | None
+    blocks: list[Block], x: Tensor, prompts: Tensor, prefix: Prefix, *, read: bool, queries: int | None, sliced: bool
 ) -> Tensor:
     """Layers of one stage over tokens x (B, N, D) and prompts (1 or B, P, D) -> (B, N or queries [+ P], D).
 
@@ -265,7 +267,7 @@ def _run_stage(
     for index, block in enumerate(blocks):
         first, last = index == 0, index == len(blocks) - 1
         if not first and not last:
-            x = _whole_block(block, x)  # prompts are ordinary tokens here
+            x = _whole_block(block, x, sliced)  # prompts are ordinary tokens here
             continue
         if first:  # the prompts still stand apart
             others, z = x, prompts
@@ -273,11 +275,13 @@ def _run_stage(
             others, z = x[:, :-count], x[:, -count:]
             prefix = _project_prompts(block, z)
         keep = others.shape[1] if queries is None or not last else queries
-        x = _trimmed_block(block, others, z, prefix, keep=keep, keep_prompts=read or not last)
+        x = _trimmed_block(block, others, z, prefix, keep=keep, keep_prompts=read or not last, sliced=sliced)
     return x
 
 
-def _trimmed_block(block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: int, keep_prompts: bool) -> Tensor:
+def _trimmed_block(
+    block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: int, keep_prompts: bool, sliced: bool
+) -> Tensor:
     """timm's pre-norm block over [x, z], computed only for the first `keep` rows of x and, if asked, for z.
 
     x (B, N, D); z (1 or B, P, D) with its projections `prefix`. Keys and values of all tokens are needed, queries
@@ -285,12 +289,14 @@ def _trimmed_block(block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: 
     """
     attn, size = block.attn, len(x)
     normed = block.norm1(x)
-    # Queries apart from keys and values: a view into one joint tensor would keep all three alive for the backward.
-    (q,) = _project(attn, normed[:, :keep], "q")
-    k, v = _project(attn, normed, "kv")
     rows = x[:, :keep]
     q_z, k_z, v_z = (t.expand(size, -1, -1, -1) for t in prefix)
-    k, v = torch.cat([k, k_z], dim=2), torch.cat([v, v_z], dim=2)
+    # Each by itself: a view into one joint tensor would keep all three alive, forward and backward.
+    q, k = _project(attn, normed[:, :keep], "q"), _project(attn, normed, "k")
+    k = torch.cat([k, k_z], dim=2)
+    v = _project(attn, normed, "v")
+    del normed
+    v = torch.cat([v, v_z], dim=2)
     if keep_prompts:
         q = torch.cat([q, q_z], dim=2)
         rows = torch.cat([rows, z.expand(size, -1, -1)], dim=1)
@@ -299,26 +305,29 @@ def _trimmed_block(block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: 
     scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
     mixed = mixed if scale_norm is None else scale_norm(mixed)
     rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
-    return _mlp_half(block, rows)
+    return _mlp_half(block, rows, sliced)
 
 
-def _mlp_half(block: Block, x: Tensor) -> Tensor:
-    """The second half of timm's block."""
-    out: Tensor = x + block.drop_path2(block.ls2(mlp(block.mlp, block.norm2(x))))
+def _mlp_half(block: Block, x: Tensor, sliced: bool) -> Tensor:
+    """The second half of timm's block; `sliced` saves memory where the MLP is frozen."""
+    run = partial(mlp, block.mlp) if sliced else block.mlp
+    out: Tensor = x + block.drop_path2(block.ls2(run(block.norm2(x))))
     return out
 
 
-def _whole_block(block: Block, x: Tensor) -> Tensor:
+def _whole_block(block: Block, x: Tensor, sliced: bool = True) -> Tensor:
     """timm's block over all tokens."""
-    return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))))
+    return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))), sliced)
 
 
-def _project(attn: Attention, x: Tensor, parts: str) -> list[Tensor]:
-    """Queries, keys, values (B, heads, N, D / heads) of the tokens x (B, N, D) for `parts` "qkv", "kv" or "q"."""
+def _project(attn: Attention, x: Tensor, part: str) -> Tensor:
+    """Queries, keys or values (B, heads, N, D / heads) of the tokens x (B, N, D), for `part` "q", "k" or "v"."""
     width = attn.qkv.out_features // 3
-    span = slice("qkv".index(parts[0]) * width, ("qkv".index(parts[-1]) + 1) * width)
-    bias = None if attn.qkv.bias is None else attn.qkv.bias[span]
-    flat = F.linear(x, attn.qkv.weight[span], bias)
-    heads = flat.reshape(*flat.shape[:2], len(parts), attn.num_heads, -1).permute(2, 0, 3, 1, 4)
-    norms = {"q": attn.q_norm, "k": attn.k_norm}
-    return [norms[part](t) if part in norms else t for part, t in zip(parts, heads, strict=True)]
+    first = "qkv".index(part) * width
+    bias = None if attn.qkv.bias is None else attn.qkv.bias[first : first + width]
+    flat = F.linear(x, attn.qkv.weight[first : first + width], bias)
+    heads = flat.view(*flat.shape[:2], attn.num_heads, -1).transpose(1, 2)
+    if part == "v":
+        return heads
+    normed: Tensor = attn.q_norm(heads) if part == "q" else attn.k_norm(heads)
+    return normed
