@@ -46,9 +46,12 @@ TRAINING = SourceTraining.Config(
 
 ADAPTING: dict[str, dict[str, Any]] = {
     "tent": {"preset": "online"},
-    "dept": {"preset": "official", "batch": 64, "epochs": 8},
+    "dept": {"preset": "official", "lr": 0.1, "batch": 64, "epochs": 8},
 }
-"""Settings of the compared methods: their presets."""
+"""Settings of the compared methods: their presets. DePT's rate was chosen without the real digits, on held-out rendered
+ones under motion blur (severity 3, 76.6 % before): 79.4, 79.6 and 80.6 % after six epochs with 0.005, 0.02 and 0.05,
+81.7 % after eight with 0.1. The model is a hundred times smaller than the one that 0.005 is for. Batch and epochs are
+what two minutes allow."""
 
 
 def source_model(variant: str = "G", *, seed: int = 0) -> Model:

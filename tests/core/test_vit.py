@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dept.core.adapter import Adapter, pick
+from dept.core.select import freeze_except, select
 from dept.core.vit import PromptedViT, fresh_prompts
 from dept.models import Model, create_model
 from support import scramble, tiny_model
@@ -138,7 +139,7 @@ def check_against_reference(model: Model, images: Tensor, aggregated: bool) -> N
         assert torch.allclose(mine, expected, atol=1e-9)
         weights = torch.linspace(-1, 1, mine.numel(), dtype=mine.dtype).view_as(mine)
         ours, theirs = ours + (weights * mine).sum(), theirs + (weights * expected).sum()
-    names, parameters = zip(*model.named_parameters(), strict=True)
+    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     gradients = torch.autograd.grad(ours, parameters, allow_unused=True)
     expected_gradients = torch.autograd.grad(theirs, parameters, allow_unused=True)
     for name, mine, expected in zip(names, gradients, expected_gradients, strict=True):
@@ -167,6 +168,43 @@ def test_a_prompt_set_per_layer_of_twelve(aggregated: bool) -> None:
 def test_other_vits_equal_the_reference(kind: str, aggregated: bool) -> None:
     model = build(kind, stages=2)
     check_against_reference(model, pixels_of(model).double(), aggregated)
+
+
+@pytest.mark.parametrize("groups", [("prompts", "head"), ("norm",), ("prompts", "norm", "head")])
+@pytest.mark.parametrize("kind", ["cls", "registers"])
+def test_gradients_of_a_partly_frozen_model_equal_the_reference(kind: str, groups: tuple[str, ...]) -> None:
+    """Frozen layers are run by leaner code; the gradients that pass through them must not change."""
+    model = build(kind, stages=2)
+    freeze_except(model, select(model, *groups))
+    for aggregated in (False, True):
+        check_against_reference(model, pixels_of(model).double(), aggregated)
+
+
+# Models that Tent and others tune in part, though prompts cannot enter some of them.
+TUNED = {
+    "cls": ("vit_tiny_patch16_224", {}),
+    "average": ("vit_tiny_patch16_224", {"global_pool": "avg"}),
+    "registers": ("vit_small_patch14_reg4_dinov2", {}),
+    "parallel": ("vit_small_patch16_18x2_224", {}),
+    "swiglu": ("vit_giant_patch14_reg4_dinov2", {}),
+    "relpos": ("vit_relpos_small_patch16_224", {}),
+}
+
+
+@pytest.mark.parametrize("kind", TUNED)
+def test_norm_gradients_of_a_plain_model_equal_timms(kind: str) -> None:
+    arch, options = TUNED[kind]
+    model = create_model(arch, 5, **{**SMALL, "depth": 2, **options}).eval().double()
+    scramble(model)
+    names = select(model, "norm")
+    freeze_except(model, names)
+    images, parameters = pixels_of(model).double(), [model.get_parameter(name) for name in names]
+    ours = model(images)
+    expected = model.head(model.backbone(images))  # timm's own forward
+    assert torch.allclose(ours, expected, atol=1e-9)
+    gradients = (torch.autograd.grad(logits.square().sum(), parameters) for logits in (ours, expected))
+    for name, mine, theirs in zip(names, *gradients, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-9 * max(1.0, float(theirs.abs().max()))), name
 
 
 def test_single_precision_and_batch_of_one() -> None:

@@ -68,7 +68,7 @@ def test_rows_are_reliable_and_new() -> None:
 
 def test_only_selected_rows_reach_the_backward(sharp: Model) -> None:
     seen: list[int] = []
-    sharp.backbone.register_forward_pre_hook(
+    sharp.backbone.patch_embed.register_forward_pre_hook(
         lambda module, args: seen.append(len(args[0])) if torch.is_grad_enabled() else None
     )
     method = eata(sharp)

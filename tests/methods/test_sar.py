@@ -90,7 +90,7 @@ def test_rho_matters(sharp: Model) -> None:
 
 def test_second_forward_sees_reliable_rows_only(sharp: Model) -> None:
     seen: list[int] = []
-    sharp.backbone.register_forward_pre_hook(
+    sharp.backbone.patch_embed.register_forward_pre_hook(
         lambda module, args: seen.append(len(args[0])) if torch.is_grad_enabled() else None
     )
     method = sar(sharp)

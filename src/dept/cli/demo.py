@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import ProgressBar, as_json, say, table
@@ -33,8 +30,10 @@ class Options:
     """seed of adaptation, and of training with --train"""
     json: bool = False
     """print the result as JSON"""
-    limit: Annotated[int, tyro.conf.Suppress] = 0
-    epochs: Annotated[int, tyro.conf.Suppress] = 0
+    limit: int = 0
+    """use this many images only; 0 for all 1,797"""
+    epochs: int = 0
+    """passes of DePT over the images; 0 for the demo's own"""
 
 
 def run(argv: list[str]) -> int:
