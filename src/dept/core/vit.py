@@ -162,7 +162,7 @@ class PromptedViT(nn.Module):
     def _plain_features(self, images: Tensor) -> Tensor:
         """timm's own forward; if only a part of a plain ViT is tuned (LayerNorms), with the MLPs that save memory."""
         vit: Any = self.backbone
-        if torch.is_grad_enabled() and type(vit) is VisionTransformer and sliceable(vit.blocks[0].mlp):
+        if torch.is_grad_enabled() and type(vit) is VisionTransformer and all(map(_plain_frozen, vit.blocks)):
             x = self.embed(images).tokens
             for block in vit.blocks:
                 x = _whole_block(block, x)
@@ -306,6 +306,11 @@ def _trimmed_block(
     mixed = mixed if scale_norm is None else scale_norm(mixed)
     rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
     return _mlp_half(block, rows, sliced)
+
+
+def _plain_frozen(block: nn.Module) -> bool:
+    """Whether this is timm's plain block with an MLP that can be run in slices."""
+    return type(block) is Block and sliceable(block.mlp)
 
 
 def _mlp_half(block: Block, x: Tensor, sliced: bool) -> Tensor:
