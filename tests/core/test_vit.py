@@ -186,6 +186,7 @@ TUNED = {
     "average": ("vit_tiny_patch16_224", {"global_pool": "avg"}),
     "registers": ("vit_small_patch14_reg4_dinov2", {}),
     "parallel": ("vit_small_patch16_18x2_224", {}),
+    "post-norm": ("vit_base_patch16_rpn_224", {}),
     "swiglu": ("vit_giant_patch14_reg4_dinov2", {}),
     "relpos": ("vit_relpos_small_patch16_224", {}),
 }
