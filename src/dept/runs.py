@@ -122,7 +122,7 @@ class RunFolder:
 
 
 class Checkpoints:
-    """Decides when the state is saved: at the end of an epoch, but at most about once a minute."""
+    """Decides when the state is saved: about once a minute, between two steps."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds, self.last = seconds, time.monotonic()

@@ -434,3 +434,9 @@ def test_lean_labels_come_from_the_teachers_weak_view(source_run: Any) -> None:
     model.read = lambda *a, **k: forwards.append(1) or read(*a, **k)  # type: ignore[method-assign]
     method.loss(batch)
     assert len(forwards) == 2  # teacher (both views), student
+
+
+def test_a_loss_without_terms_is_refused() -> None:
+    off = DePT.Config(pseudo_labels=False, w_cls=0, w_prompt=0, w_div=0, w_class=0)
+    with pytest.raises(ValueError, match="switched off"):
+        DePT(tiny_model(), off)

@@ -82,6 +82,8 @@ class DePT(Regularised):
     def tuned(self) -> list[Group]:
         """Prompts and head (or everything), clipped; projection heads, not clipped."""
         config = self.config
+        if not (config.pseudo_labels or self.projects or config.w_class):
+            raise ValueError("Every term of the loss is switched off: nothing is left to learn from.")
         groups = [Group(tuple(select(self.model, "prompts", "head")), config.lr, config.clip)]
         if config.tune == "all":
             groups.append(Group(tuple(select(self.model, "backbone")), config.backbone_lr, config.clip))
