@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from dept.bench import cost, flops
+from dept.bench import cost, flops, growth
 from dept.cli.main import main
 from dept.core.bank import MemoryBank
 from dept.methods.base import Progress
@@ -109,3 +109,21 @@ def test_lean_uses_the_teacher_for_its_labels() -> None:
     method.at(Progress(0, 10, 0))
     method.step(batch)
     assert len(reads) == 2  # teacher (both views in one batch) and student: no forward of the weak view by itself
+
+
+def test_growth_has_every_series_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = json.dumps({"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 4, "num_heads": 2})
+    figure = tmp_path / "growth.png"
+    arguments = ["--arch", "vit_tiny_patch16_224", "--batch", "4", "--iters", "1", "--timm", options]
+    assert main(["bench", "cost", "--part", "growth", *arguments, "--plot", str(figure), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    sizes = {kind: [int(key.split()[1]) for key in result if key.startswith(kind)] for kind in growth.PANELS}
+    assert sizes == {
+        "prompts": [0, 25, 50, 100, 200],
+        "batch": [1, 2, 4, 8],
+        "images": [16, 32, 64, 128],
+        "bank": [5000, 10000, 20000, 40000],
+    }
+    memory = [result[f"prompts {p}"]["memory_ratio"] for p in sizes["prompts"]]
+    assert memory == sorted(memory) and memory[0] == 1.0 < memory[-1]
+    assert figure.read_bytes().startswith(b"\x89PNG")

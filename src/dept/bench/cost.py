@@ -10,8 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +18,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from dept.bench.flops import Shape, inference_bound, step_bound
 from dept.core.adapter import Adapter
-from dept.core.bank import MemoryBank
 from dept.core.losses import entropy
 from dept.core.select import count, freeze_except, select
 from dept.core.vit import PromptedViT
-from dept.errors import missing_extra
 from dept.models import Model, create_model
 
 STAGES = {"S": 1, "G": 4, "D": 12}
@@ -72,7 +68,7 @@ class Stepper:
 
     def __init__(self, column: Column, base: Model, images: Tensor) -> None:
         self.column, self.images = column, images
-        self.model = base if not column.stages else base.with_prompts(column.stages, column.prompts)
+        self.model = base.with_prompts(column.stages, column.prompts) if column.prompts else base
         self.names = column.names(self.model)
         self.parameters = [self.model.get_parameter(name) for name in self.names]
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-5, momentum=0.9)
@@ -200,66 +196,3 @@ def shape_of(model: Model) -> Shape:
     vit: Any = model.backbone
     inputs = vit.patch_embed.proj.weight[0].numel()
     return Shape(len(vit.blocks), vit.embed_dim, vit.patch_embed.num_patches + vit.num_prefix_tokens, inputs)
-
-
-def measure_growth(arch: str, batch: int, iters: int, **options: Any) -> dict[str, dict[str, float]]:
-    """How time and memory of a DePT-G step grow with prompts and batch, and a bank query with the bank's size.
-
-    Keys are "prompts 50", "batch 16", "bank 20000"; each series is relative to its first entry.
-    """
-    model = create_model(arch, 12, **options).train()
-    pre = model.card.preprocess
-
-    def images(size: int) -> Tensor:
-        return torch.randn(size, pre.channels, pre.size, pre.size)
-
-    result: dict[str, dict[str, float]] = {}
-    prompts = {f"prompts {p}": Stepper(Column(f"G{p}"), model, images(batch)) for p in (1, 25, 50, 100, 200)}
-    sizes = {f"batch {b}": Stepper(Column("G50"), model, images(b)) for b in (batch // 4, batch // 2, batch, 2 * batch)}
-    for series in (prompts, sizes):
-        peaks = {label: peak_bytes(stepper, model) for label, stepper in series.items()}
-        seconds = interleaved(series, iters)
-        first = next(iter(series))
-        for label in series:
-            result[label] = {
-                "time_ratio": round(seconds[label] / seconds[first], 3),
-                "memory_ratio": round(peaks[label] / peaks[first], 3),
-            }
-    return result | _bank_growth(model.head.in_features, iters)
-
-
-def _bank_growth(width: int, iters: int) -> dict[str, dict[str, float]]:
-    queries = torch.randn(128, width)
-    banks = {f"bank {size}": _filled_bank(size, width) for size in (5_000, 10_000, 20_000, 40_000)}
-    seconds = interleaved({label: partial(bank.vote, queries, 10) for label, bank in banks.items()}, 4 * iters)
-    first = next(iter(banks))
-    return {label: {"time_ratio": round(value / seconds[first], 3)} for label, value in seconds.items()}
-
-
-def _filled_bank(size: int, width: int) -> MemoryBank:
-    bank = MemoryBank(size, width, 12)
-    bank.write(torch.randn(size, width), torch.rand(size, 12))
-    return bank
-
-
-def plot_growth(growth: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """Three panels: prompts, batch, bank; needs the extra `report`."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise missing_extra("matplotlib", "report") from error
-    figure, axes = plt.subplots(1, 3, figsize=(9.5, 2.8), constrained_layout=True)
-    for axis, kind in zip(axes, ("prompts", "batch", "bank"), strict=True):
-        rows = {int(name.split()[1]): row for name, row in growth.items() if name.startswith(kind)}
-        for key, label in (("time_ratio", "time"), ("memory_ratio", "memory")):
-            points = [(x, row[key]) for x, row in rows.items() if key in row]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker="o", label=label)
-        axis.set(xlabel={"prompts": "prompts per stage", "batch": "batch", "bank": "slots of the bank"}[kind])
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("relative to the first point")
-    axes[0].legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dept.bench.cost import measure_columns, measure_growth, measure_inference, plot_growth
+from dept.bench.cost import measure_columns, measure_inference
+from dept.bench.growth import measure_growth, plot_growth
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import table
 
