@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
-from zlib import crc32
 
-import numpy as np
 import tyro
-from PIL import Image
 from tqdm import tqdm
 
 from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
-from dept.data.corruptions import CORRUPTIONS, EXTRA, corrupt
-from dept.data.folder import decodable, decode, find_images, relative_name
-from dept.data.views import Preprocess, test_view
+from dept.data.corruptions import CORRUPTIONS, EXTRA
+from dept.data.corruptions.tree import write_tree
+from dept.data.folder import decodable, find_images
 from dept.errors import UsageError
 
 
@@ -56,33 +52,21 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"--severity goes from 1 to 5, found {wrong[0]}.")
     images = decodable(find_images(files.images))
     report_skipped(images)
-    jobs = [(path, kind, level) for kind in files.type for level in files.severity for path in images.paths]
-    work = partial(_write, files=files, root=images.root)
-    with ProcessPoolExecutor(max_workers=max(1, files.workers)) as pool:
-        done = pool.map(work, jobs, chunksize=8)
-        for _ in tqdm(done, total=len(jobs), unit="image", file=sys.stderr, disable=not sys.stderr.isatty()):
-            pass
-    say(f"{len(jobs)} images in {files.out}")
+    written = write_tree(
+        images,
+        files.out,
+        files.type,
+        files.severity,
+        size=files.size,
+        quality=files.quality,
+        seed=files.seed,
+        workers=max(1, files.workers),
+        replace=True,
+        progress=_bar,
+    )
+    say(f"{len(written)} images in {files.out}")
     return 0
 
 
-def _write(job: tuple[Path, str, int], *, files: Files, root: Path) -> None:
-    path, kind, level = job
-    name = relative_name(path, root)
-    pixels = np.asarray(_prepared(decode(path), files.size))
-    # The same picture gets other noise than its neighbours, but the same in every run.
-    made = Image.fromarray(corrupt(pixels, kind, level, seed=(files.seed + crc32(name.encode())) % 2**32))
-    target = (files.out / kind / str(level) / name).with_suffix(".JPEG" if files.quality else ".png")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if files.quality:
-        made.save(target, format="JPEG", quality=files.quality, optimize=True)
-    else:
-        made.save(target, format="PNG")
-
-
-def _prepared(image: Image.Image, size: int) -> Image.Image:
-    """ImageNet-C's own preparation: shorter side resized, centre cropped; an image of the right size stays."""
-    if not size or image.size == (size, size):
-        return image
-    pre = Preprocess(size=size, resize=round(size * 256 / 224), rule="shorter", interpolation="bilinear")
-    return test_view(image, pre)
+def _bar(done: Iterable[Path], total: int) -> Iterable[Path]:
+    return tqdm(done, total=total, unit="image", file=sys.stderr, disable=not sys.stderr.isatty())

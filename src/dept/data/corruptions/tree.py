@@ -1,0 +1,96 @@
+"""Corrupted copies of many images on disk, in ImageNet-C's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from PIL import Image
+
+from dept.data.corruptions import corrupt
+from dept.data.folder import ImageSet, decode, relative_name
+from dept.data.views import Preprocess, test_view
+
+Progress = Callable[[Iterable[Path], int], Iterable[Path]]
+"""wraps an iterable of a known length, to show how far it is"""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How files are made: side (0 keeps an image as it is), JPEG quality (0 for PNG), seed of the noise."""
+
+    size: int = 224
+    quality: int = 85
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class _Job:
+    source: Path
+    target: Path
+    name: str
+    kind: str
+    severity: int
+
+
+def write_tree(
+    images: ImageSet,
+    out: Path,
+    kinds: Sequence[str],
+    severities: Sequence[int],
+    *,
+    size: int = 224,
+    quality: int = 85,
+    seed: int = 0,
+    workers: int = 2,
+    replace: bool = False,
+    progress: Progress = lambda done, total: done,
+) -> list[Path]:
+    """Write out/<kind>/<severity>/<same path>; returns the files in order. Existing ones stay unless `replace`."""
+    suffix = ".JPEG" if quality else ".png"
+    jobs = [
+        _Job(path, (out / kind / str(level) / name).with_suffix(suffix), name, kind, level)
+        for kind in kinds
+        for level in severities
+        for path, name in ((path, relative_name(path, images.root)) for path in images.paths)
+    ]
+    missing = [job for job in jobs if replace or not job.target.exists()]
+    work = partial(_write, how=Writing(size, quality, seed))
+    for _ in progress(_mapped(work, missing, workers), len(missing)):
+        pass
+    return [job.target for job in jobs]
+
+
+def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) -> Iterator[Path]:
+    if workers < 1:
+        yield from map(work, jobs)
+        return
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        yield from pool.map(work, jobs, chunksize=8)
+
+
+def _write(job: _Job, *, how: Writing) -> Path:
+    pixels = np.asarray(_prepared(decode(job.source), how.size))
+    # The same picture gets other noise than its neighbours, but the same in every run.
+    seed = (how.seed + crc32(job.name.encode())) % 2**32
+    made = Image.fromarray(corrupt(pixels, job.kind, job.severity, seed=seed))
+    job.target.parent.mkdir(parents=True, exist_ok=True)
+    part = job.target.with_name(f"{job.target.name}.part")  # a file with its final name is a whole one
+    if how.quality:
+        made.save(part, format="JPEG", quality=how.quality, optimize=True)
+    else:
+        made.save(part, format="PNG")
+    return part.replace(job.target)
+
+
+def _prepared(image: Image.Image, size: int) -> Image.Image:
+    """ImageNet-C's own preparation: shorter side resized, centre cropped; an image of the right size stays."""
+    if not size or image.size == (size, size):
+        return image
+    pre = Preprocess(size=size, resize=round(size * 256 / 224), rule="shorter", interpolation="bilinear")
+    return test_view(image, pre)
