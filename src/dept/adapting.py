@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dept import methods
+from dept.core.adapter import Adapter, pick
 from dept.core.losses import entropy
 from dept.data.folder import ImageSet, decodable, find_images, find_labelled
 from dept.data.loader import Views
@@ -21,18 +22,21 @@ from dept.files import adapter_meta, load_model, save_adapter
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import score
 from dept.models import Model, fingerprint
+from dept.multisource import weigh_domains
 from dept.runs import (
     Checkpoints,
     Interrupted,
     Listener,
     RunFolder,
     environment,
+    places,
     protocol,
     resolve_device,
     silent,
     stop_signal,
 )
 from dept.stats import load_stats
+from dept.summary import describe
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class AdaptOptions:
     """P of fresh prompts, for a model that has none"""
     eval_every: int = 0
     """score every so many epochs (0: only before and after); needs --score"""
+    domain_weights: Literal["mean", "signature"] = "mean"
+    """model of several sources: prompts start from the mean of the domains, or more from those that look alike"""
+    domain_temperature: float = 0.5
+    """τ of --domain-weights signature, in mean distances between source domains; smaller picks the nearest"""
     stats: str = ""
     """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
     half: bool = False
@@ -120,12 +128,16 @@ def adapt(
     # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
     source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     target, scored = _images(images, score_on, source, options)
+    domains = weigh_domains(
+        source, target, runtime, rule=options.domain_weights, temperature=options.domain_temperature
+    )
     source, notes = promptable(source, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
     strength = augmentation or source.card.augment
-    return _Job(source, target, scored, kind, config, options, runtime, folder, strength).run(notes)
+    inputs = places(model=model, images=images, score=score_on)
+    return _Job(source, target, scored, kind, config, options, runtime, folder, strength, domains, inputs).run(notes)
 
 
 FRESH_PROMPTS = (
@@ -184,6 +196,8 @@ class _Job:
     runtime: Runtime
     folder: RunFolder
     augment: Augment
+    domains: dict[str, Any] | None
+    inputs: dict[str, str]
 
     def run(self, notes: list[str]) -> AdaptRun:
         model, folder = self.model, self.folder
@@ -195,7 +209,8 @@ class _Job:
         folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
         before = self._readouts()
         if not folder.resume:
-            folder.log("start", total=planned_steps(self.config, len(self.target)), notes=notes)
+            total = planned_steps(self.config, len(self.target))
+            folder.log("start", total=total, notes=notes, inputs=self.inputs)
             self._log_scores(before, step=0)
         start = folder.load_state(self.method)[0] if folder.resume else 0
         self._loop(start)
@@ -255,7 +270,19 @@ class _Job:
             views_made_on=options.augment,
             readout="student, direct, last iterate",
             evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
+            **self._domains(),
         )
+
+    def _domains(self) -> dict[str, Any]:
+        """The source domains that the prompts started from, for the records; nothing if there is only one."""
+        return {"domains": self.domains} if self.domains else {}
+
+    def _adapter(self) -> Adapter:
+        """The tuned tensors; with weighted domains the prompts too, tuned or not: the model file has their mean."""
+        adapter = self.method.adapter()
+        if self.domains and self.domains["rule"] != "mean":
+            adapter.tensors.setdefault("prompts", pick(self.model, ["prompts"])["prompts"].detach().clone())
+        return adapter
 
     def _finish(self, start: dict[str, Tensor], end: dict[str, Tensor], notes: list[str]) -> AdaptRun:
         method, folder = self.method, self.folder
@@ -265,6 +292,7 @@ class _Job:
             "images": len(self.target),
             "skipped": [[str(path), reason] for path, reason in self.target.skipped],
             "notes": notes,
+            **self._domains(),
             **method.counts(),
             "label_free": label_free(before, after, self.model.classes),
         }
@@ -273,7 +301,7 @@ class _Job:
             result["before"] = score(before, labels, self.model.classes)
             result["after"] = score(after, labels, self.model.classes)
             result["readouts"] = self._top1(end)
-        adapter = method.adapter()
+        adapter = self._adapter()
         adapter.meta = adapter_meta(
             self.model,
             backbone_sha256=self.sha,
@@ -283,6 +311,7 @@ class _Job:
             images=len(self.target),
             list_sha256=self.protocol["list_sha256"],
             metrics={k: result[k]["top1"] for k in ("before", "after") if k in result},
+            **self._domains(),
         )
         path = save_adapter(adapter, folder.path / "adapter.safetensors", half=self.options.half)
         result["adapter_bytes"] = path.stat().st_size
@@ -310,30 +339,3 @@ def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[
         "before": summary(before, old),
         "after": summary(after, new),
     }
-
-
-def describe(result: dict[str, Any], folder: Path) -> str:
-    """A finished adaptation in a few lines, ending with the next useful commands."""
-    free = result["label_free"]
-    lines = [
-        f"{result['method']}: adapted to {result['images']} images, {result['tunable_model']:,} parameters tuned "
-        f"({result['tunable_total']:,} with projection heads)."
-    ]
-    lines += [f"Note: {note}" for note in result["notes"]]
-    if result["skipped"]:
-        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
-    if "before" in result:
-        before, after = result["before"], result["after"]
-        lines.append(
-            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
-            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
-        )
-    lines.append(
-        f"Without labels: {100 * free['changed']:.1f} % of predictions changed; confidence "
-        f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
-        f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
-    )
-    adapter = folder / "adapter.safetensors"
-    lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
-    lines.append(f"Next:  dept predict MODEL IMAGES --adapter {adapter}")
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dept.data.folder import ImageSet
-from dept.data.loader import Views, batches, ordered_keys, shuffled_keys
+from dept.data.loader import Key, Views, batches, ordered_keys, shuffled_keys
 from dept.methods.base import BaseConfig, Batch, Method, Progress
 
 
@@ -85,23 +85,25 @@ def offline(
     *,
     start: int = 0,
     labelled: bool = False,
+    keys: Iterable[list[Key]] | None = None,
 ) -> Iterator[Event]:
     """Epochs over a set of images: adaptation, or source training if `labelled`.
 
     Args:
         start: the first step to do; above 0 the method's state must have been restored.
+        keys: the images of each step from `start` on, where they are not simply those of a shuffled set.
     """
     config = method.config
     per_epoch, total = steps_per_epoch(len(images), config.batch), planned_steps(config, len(images))
     passes = TestPasses(images, views, runtime)
     if start == 0:
         method.begin(passes)
-    keys = shuffled_keys(len(images), config.batch, range(start, total), views.seed)
+    shuffled = shuffled_keys(len(images), config.batch, range(start, total), views.seed)
     stream = batches(
         images,
         method.views,
         views,
-        keys,
+        shuffled if keys is None else iter(keys),
         device=runtime.device,
         workers=runtime.workers,
         device_views=runtime.device_views,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dept._version import __version__
 from dept.core.adapter import Adapter
+from dept.core.domains import is_mean
 from dept.core.projection import projection_sizes
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError
@@ -86,8 +87,14 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def save_model(model: Model, path: str | Path) -> Path:
-    """Write the full model: backbone, prompts, head, projection heads."""
+    """Write the full model: backbone, prompts, head, projection heads, and what the prompts are the mean of.
+
+    A model of several source domains is an ordinary one whose `prompts` are the shared ones and the mean of the
+    domains'; `domains.*` beside them say of what. Prompts that have moved on since (by training with target images)
+    are no such mean, and then `domains.*` is left out.
+    """
     card = model.card
+    domains = model.domains if model.domains is not None and is_mean(model.domains, model.prompts) else None
     meta = {
         "format": FORMAT,
         "kind": "model",
@@ -104,7 +111,10 @@ def save_model(model: Model, path: str | Path) -> Path:
         "history": card.history,
         "dept_version": __version__,
     }
-    write_tensors(Path(path), model.state_dict(), meta)
+    if domains is not None:
+        meta["domains"] = {"names": domains.names, **domains.sizes()}
+    tensors = {n: t for n, t in model.state_dict().items() if domains is not None or not n.startswith("domains.")}
+    write_tensors(Path(path), tensors, meta)
     return Path(path)
 
 
@@ -125,6 +135,7 @@ def load_model(path: str | Path) -> Model:
         prompts=meta["prompts"],
         projection=meta["projection"],
         auxiliary=meta.get("auxiliary"),
+        domains=meta.get("domains"),
     )
     try:
         model.load_state_dict(tensors)

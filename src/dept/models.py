@@ -13,6 +13,7 @@ import torch
 from timm.data import ImageNetInfo, resolve_model_data_config
 from torch import Tensor, nn
 
+from dept.core.domains import Domains
 from dept.core.vit import PromptedViT, fresh_prompts
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
@@ -114,9 +115,19 @@ def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor],
 
 
 def build_empty(
-    card: Card, *, stages: int, prompts: int, projection: dict[str, int] | None, auxiliary: int | None = None
+    card: Card,
+    *,
+    stages: int,
+    prompts: int,
+    projection: dict[str, int] | None,
+    auxiliary: int | None = None,
+    domains: dict[str, Any] | None = None,
 ) -> Model:
-    """The skeleton of a stored model, to be filled by `load_state_dict`."""
+    """The skeleton of a stored model, to be filled by `load_state_dict`.
+
+    Args:
+        domains: names of the source domains, `shared_prompts` and `domain_prompts` per stage, if it had several.
+    """
     try:
         backbone = timm.create_model(card.arch, pretrained=False, num_classes=0, **card.options)
     except (RuntimeError, TypeError) as error:
@@ -127,6 +138,10 @@ def build_empty(
         model.add_projections(**projection)
     if auxiliary:
         model.add_auxiliary(auxiliary)
+    if domains:
+        shared, own = (torch.zeros(stages, domains[f"{kind}_prompts"], width) for kind in ("shared", "domain"))
+        names = domains["names"]
+        model.domains = Domains(names, shared, [own.clone() for _ in names]).requires_grad_(False)
     return model
 
 

@@ -184,6 +184,11 @@ def protocol(
     }
 
 
+def places(**given: object) -> dict[str, str]:
+    """Where inputs lie that were given as paths: `dept report` looks there. Not a setting: files may move."""
+    return {name: str(Path(value).absolute()) for name, value in given.items() if isinstance(value, (str, Path))}
+
+
 def list_hash(images: ImageSet) -> str:
     """sha256 of the relative paths in order."""
     return hashlib.sha256("\n".join(images.names()).encode()).hexdigest()

@@ -1,137 +1,43 @@
-"""Source training: backbone, prompts and head learn from labels, with the self-supervised terms alongside.
-
-The prompted model is trained as the released code does (label-smoothed cross-entropy on a strong view plus the
-three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy.
-"""
+"""Source training of a model on labelled images of one or several domains: one call, one run folder."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from dept.adapting import make_config
-from dept.core import losses, schedules
 from dept.core.adapter import Adapter
-from dept.core.select import select
-from dept.data.folder import ImageSet, decodable, find_labelled
-from dept.data.loader import Views
-from dept.data.subsets import split
+from dept.data.folder import ImageSet
+from dept.data.loader import Key, Views
+from dept.data.sources import AnySource, Sources, domain_keys, find_sources
 from dept.data.views import Augment
-from dept.engine import Event, LabelledBatch, Runtime, offline, planned_steps, steps_per_epoch
+from dept.engine import Event, Runtime, offline, planned_steps, steps_per_epoch
+from dept.errors import UsageError
 from dept.files import save_model
 from dept.inference import class_probabilities
-from dept.methods.base import Batch, Group, Progress, part, prefixed
-from dept.methods.regularised import Regularised
-from dept.methods.ttt import ROTATIONS, rotation_loss
+from dept.methods.base import part, prefixed
 from dept.models import Model, fingerprint, with_history
+from dept.multisource import MultiSourceTraining, own_prompts, read_as, settle
 from dept.runs import (
     Checkpoints,
     Interrupted,
     Listener,
     RunFolder,
     environment,
+    list_hash,
     protocol,
     resolve_device,
     silent,
     stop_signal,
 )
+from dept.source_training import SourceTraining
 
-
-class SourceTraining(Regularised):
-    """Labels in place of pseudo-labels, every parameter moving."""
-
-    name = "source-training"
-    summary = "supervised training of the source model"
-
-    @dataclass(frozen=True)
-    class Config(Regularised.Config):
-        """Defaults are the released code's (preset `official`); `paper` is cross-entropy alone."""
-
-        lr: float = 5e-4
-        """η of the backbone"""
-        new_lr_scale: float = 10.0
-        """factor on η for prompts, head and projection heads"""
-        epochs: int = 10
-        """passes over the source images"""
-        label_smoothing: float = 0.1
-        """ε of the smoothed labels"""
-        self_supervised: bool = True
-        """add the three terms of the regulariser (prompted models only)"""
-        w_div: float = 0.005
-        """λ, weight of the diversity of prompts; 0 switches it off"""
-        warmup: int = -1
-        """steps of linear warm-up; -1 for min(M·P, a tenth of the steps), 0 for none"""
-        freeze_backbone: bool = False
-        """train prompts and head only"""
-        held_out: float = 0.1
-        """share of the source images that picks the best epoch"""
-        crop_scale: tuple[float, float] = (0.6, 1.0)
-        """area range of the strong crop"""
-        aux: Literal["none", "rotation"] = "none"
-        """also learn to tell by how much an image was turned, for the method ttt"""
-
-    config: Config
-    presets = {"official": {}, "paper": {"self_supervised": False, "label_smoothing": 0.0}}
-
-    def prepare(self) -> None:
-        """Two strong views for a prompted model that distils, one otherwise; weak views for a plain model."""
-        if self.config.aux == "rotation" and self.model.auxiliary is None:
-            with self.fresh_parameters():
-                self.model.add_auxiliary(ROTATIONS)
-        self.distils = self.config.self_supervised and self.model.stages > 0
-        self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
-        if self.distils:
-            super().prepare()
-        else:
-            self.reads_prompts = self.projects = False
-
-    def tuned(self) -> list[Group]:
-        """Backbone at η; prompts, head and projection heads at ten times that."""
-        config = self.config
-        new = config.lr * config.new_lr_scale
-        groups = [Group(tuple(select(self.model, "prompts", "head")), new, config.clip)]
-        if not config.freeze_backbone:
-            groups.append(Group(tuple(select(self.model, "backbone")), config.lr, config.clip))
-        if self.model.auxiliary is not None:
-            groups.append(Group(tuple(n for n, _ in self.model.auxiliary.named_parameters("auxiliary")), new))
-        return groups + self.projection_groups(new)
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Smoothed cross-entropy on the student's view, plus the regulariser."""
-        assert isinstance(batch, LabelledBatch)
-        student = self.model.read(batch.views[-1], aggregated=self.reads_prompts)
-        terms = {"cross_entropy": losses.cross_entropy(student.logits, batch.labels, self.config.label_smoothing)}
-        if self.distils:
-            self.distillation.update_teacher()
-            teacher = self.distillation.teach(batch.views[0], aggregated=self.reads_prompts)
-            terms |= self.regulariser(student, teacher)
-        if self.config.aux == "rotation":
-            terms["rotation"] = rotation_loss(self.model, batch.views[-1], self.generator)
-        return terms
-
-    def lr_scale(self, progress: Progress) -> float:
-        """Warm-up (one step per prompt token, at most a tenth of the run), then cosine."""
-        warmup = self.config.warmup
-        if warmup < 0:
-            warmup = min(self.model.stages * self.model.prompts_per_stage, progress.total // 10)
-        return schedules.warmup_cosine(progress.step, progress.total, warmup)
-
-    def moving_names(self) -> list[str]:
-        """Everything that training changes: parameters, and buffers (the running statistics of batch norm)."""
-        return self.trained_names + [name for name, _ in self.model.named_buffers()]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Adds the buffers."""
-        return super().state_dict() | prefixed("buffers", dict(self.model.named_buffers()))
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state_dict`."""
-        super().load_state_dict(state)
-        Adapter(part(state, "buffers")).copy_to(self.model)
+__all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
 
 
 @dataclass(frozen=True)
@@ -162,6 +68,7 @@ class TrainRun:
                 f"Trained on {result['images']} images ({result['held_out']} held out); best epoch "
                 f"{result['best_epoch'] + 1} of {result['epochs']}, held-out accuracy "
                 f"{100 * result['accuracy']:.1f} %.",
+                *_describe_domains(result.get("domains", [])),
                 f"Model: {self.file}",
                 f"Next:  dept adapt {self.file} NEW_IMAGES --out runs/site",
             ]
@@ -170,7 +77,7 @@ class TrainRun:
 
 def train(
     model: Model,
-    source: str | Path | ImageSet,
+    source: AnySource,
     *,
     out: str | Path,
     config: SourceTraining.Config | None = None,
@@ -186,20 +93,42 @@ def train(
 
     Args:
         model: from `create_model`; its classes must be the source's. It is changed in place.
-        source: a folder with one sub-folder per class, a list file, or an ImageSet.
+        source: a folder with one sub-folder per class, a list file, or an ImageSet. A list of these, or a dict that
+            names them: several domains. A model with prompts then learns shared ones and some for each domain
+            (`domain_prompts`; 0 for one union, as a plain model always has it).
         config, preset, settings: as in `adapt`.
     """
     own = {name: settings.pop(name) for name in list(settings) if name in TrainOptions.__dataclass_fields__}
     options = replace(options or TrainOptions(), **own)
-    made = make_config(SourceTraining, config, preset, settings)
+    sources = find_sources(source, model.classes)
+    kind = MultiSourceTraining if len(sources) > 1 else SourceTraining
+    made = make_config(kind, config, preset, settings)
     assert isinstance(made, SourceTraining.Config)
+    made, sources = _fitted(made, model, sources), sources.decodable()
     runtime = Runtime(resolve_device(options.device), options.workers)
-    found = source if isinstance(source, ImageSet) else find_labelled(source, model.classes)
-    training, held_out = split(decodable(found), made.held_out, seed=options.seed)
+    training, held_out = sources.split(made.held_out, seed=options.seed)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
     strong = replace(augmentation or model.card.augment, crop_scale=made.crop_scale)
+    model.domains = None  # of an earlier training
     job = _Job(model.to(runtime.device), training, held_out, made, options, runtime, folder, strong)
     return job.run()
+
+
+def _fitted(config: SourceTraining.Config, model: Model, sources: Sources) -> SourceTraining.Config:
+    """The config that fits the sources: with domain prompts only where there are several domains and prompts."""
+    several = len(sources) > 1
+    asked = config.domain_prompts if isinstance(config, MultiSourceTraining.Config) else -1
+    own = own_prompts(model, asked) if several else 0
+    shared = {f.name: getattr(config, f.name) for f in fields(SourceTraining.Config)}
+    if not own:
+        return SourceTraining.Config(**shared)
+    share = config.batch // len(sources)
+    if not share:
+        raise UsageError(
+            f"--batch {config.batch} is smaller than the number of source domains ({len(sources)}), and every step "
+            f"draws from each: raise it to {len(sources)} or more."
+        )
+    return MultiSourceTraining.Config(**shared | {"batch": share * len(sources)}, domain_prompts=own)
 
 
 @dataclass
@@ -207,8 +136,8 @@ class _Job:
     """One training: the loop, and what is written around it."""
 
     model: Model
-    training: ImageSet
-    held_out: ImageSet
+    training: Sources
+    held_out: Sources
     config: SourceTraining.Config
     options: TrainOptions
     runtime: Runtime
@@ -220,50 +149,69 @@ class _Job:
     def run(self) -> TrainRun:
         model, config, folder, seed = self.model, self.config, self.folder, self.options.seed
         self.views = Views(model.card.preprocess, self.augment, seed)
+        self.images, self.notes = self.training.union, self.training.missing_classes()
         initial = fingerprint(model)
-        self.method = SourceTraining(model, config, seed=seed)
+        self.method = self._method()
         self.best = Adapter.of(model, self.method.moving_names())
-        total = planned_steps(config, len(self.training))
-        record = protocol(
-            model,
-            self.training,
-            method=self.method,
-            config=config,
-            augment=self.augment,
-            seed=seed,
-            initial_backbone_sha256=initial,
-            held_out=len(self.held_out),
-            readout="student, direct, best epoch on held-out source images",
-        )
+        self.total = planned_steps(config, len(self.images))
+        record = self._protocol(initial)
         folder.configure({"protocol": record, "options": asdict(self.options)})
         if not folder.resume:
-            folder.log("start", total=total, notes=[])
+            folder.log("start", total=self.total, notes=self.notes)
         self._loop()
         self.best.copy_to(model)
+        domains = self._domain_results()
+        settle(model, self.training, self.runtime)
         result = {
-            "images": len(self.training),
-            "held_out": len(self.held_out),
-            "skipped": [[str(path), reason] for path, reason in self.training.skipped],
+            "images": len(self.images),
+            "held_out": len(self.held_out.union),
+            "skipped": [[str(path), reason] for path, reason in self.images.skipped],
             "accuracy": self.best_accuracy,
             "best_epoch": self.best_epoch,
-            "epochs": -(-total // steps_per_epoch(len(self.training), config.batch)),
+            "epochs": -(-self.total // steps_per_epoch(len(self.images), config.batch)),
             **self.method.counts(),
+            **domains,
             "protocol": record,
             "environment": environment(self.runtime),
         }
         summary = {"preset_config": asdict(config), "seed": seed, "held_out_accuracy": self.best_accuracy}
-        with_history(model, training=summary)
+        with_history(model, training=summary | domains)
         file = save_model(model.eval(), folder.path / "model.safetensors")
         folder.finish(result)
         folder.log("end")
         return TrainRun(folder.path, file, result, model)
+
+    def _method(self) -> SourceTraining:
+        seed, training = self.options.seed, self.training
+        if not isinstance(self.config, MultiSourceTraining.Config):
+            return SourceTraining(self.model, self.config, seed=seed)
+        return MultiSourceTraining(self.model, self.config, names=training.names, owners=training.owners, seed=seed)
+
+    def _protocol(self, initial: str) -> dict[str, Any]:
+        record = protocol(
+            self.model,
+            self.images,
+            method=self.method,
+            config=self.config,
+            augment=self.augment,
+            seed=self.options.seed,
+            initial_backbone_sha256=initial,
+            held_out=len(self.held_out.union),
+            readout="student, direct, best epoch on held-out source images",
+        )
+        if len(self.training) == 1:
+            return record
+        hashes = {name: list_hash(part) for name, part in self._named(self.training)}
+        joined = hashlib.sha256(repr(hashes).encode()).hexdigest()  # where the folders lie does not matter
+        return record | {"list_sha256": joined, "domains": hashes, "selection": "mean held-out accuracy of the domains"}
 
     def _loop(self) -> None:
         """Step, log, evaluate on held-out source images at the end of each epoch, keep the best, save."""
         start = self._restore()
         self._training_mode()
         checkpoints = Checkpoints()
-        steps = offline(self.method, self.training, self.views, self.runtime, start=start, labelled=True)
+        keys = self._keys(start)
+        steps = offline(self.method, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
         with stop_signal() as stopped:
             for event in steps:
                 self.folder.log_step(event)
@@ -275,6 +223,13 @@ class _Job:
                 if stopping and not event.last:
                     raise Interrupted(event.progress.step + 1, self.folder.path)
 
+    def _keys(self, start: int) -> Iterable[list[Key]] | None:
+        """With domain prompts, every step draws from every domain; a union is shuffled like one folder."""
+        if not isinstance(self.method, MultiSourceTraining):
+            return None
+        sizes = [len(part) for part in self.training.parts]
+        return domain_keys(sizes, self.config.batch // len(sizes), range(start, self.total), self.options.seed)
+
     def _training_mode(self) -> None:
         """A model from a file is in evaluation mode; the batch norm of a frozen backbone must stay in it."""
         self.model.train()
@@ -282,14 +237,42 @@ class _Job:
             self.model.backbone.eval()
 
     def _evaluate(self, event: Event) -> None:
-        labels = torch.tensor(self.held_out.labels)
-        probabilities = class_probabilities(self.model, self.held_out, self.runtime)
+        accuracies = [self._accuracy(images, number) for number, images in enumerate(self.held_out.parts)]
         self._training_mode()
-        accuracy = float((probabilities.argmax(dim=1) == labels).double().mean())
-        self.folder.log("held_out", step=event.progress.step + 1, accuracy=accuracy)
+        accuracy = sum(accuracies) / len(accuracies)
+        by_domain = dict(zip(self.held_out.names, accuracies, strict=True)) if len(accuracies) > 1 else {}
+        self.folder.log("held_out", step=event.progress.step + 1, accuracy=accuracy, **_given(domains=by_domain))
         if accuracy > self.best_accuracy:
             self.best_accuracy, self.best_epoch = accuracy, event.progress.epoch
             self.best = Adapter.of(self.model, self.method.moving_names())
+
+    def _accuracy(self, images: ImageSet, domain: int | None) -> float:
+        """On held-out images, seen as one of the domains or (None) as their mean."""
+        read_as(self.model, domain)
+        probabilities = class_probabilities(self.model, images, self.runtime)
+        return float((probabilities.argmax(dim=1) == torch.tensor(images.labels)).double().mean())
+
+    def _domain_results(self) -> dict[str, Any]:
+        """Of several domains, what each had and how well it is known; nothing of one."""
+        if len(self.training) == 1:
+            return {}
+        rows: list[dict[str, Any]] = []
+        for number, (name, held_out) in enumerate(self._named(self.held_out)):
+            size = len(self.training.parts[number])
+            row = {
+                "name": name,
+                "images": size,
+                "held_out": len(held_out),
+                "accuracy": self._accuracy(held_out, number),
+            }
+            if self.model.domains is not None:
+                row["accuracy_mean_prompts"] = self._accuracy(held_out, None)
+            rows.append(row)
+        return {"domains": rows, "notes": self.notes}
+
+    @staticmethod
+    def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
+        return list(zip(sources.names, sources.parts, strict=True))
 
     def _restore(self) -> int:
         if not self.folder.resume:
@@ -302,3 +285,18 @@ class _Job:
     def _save(self, next_step: int) -> None:
         best = torch.tensor([self.best_accuracy, self.best_epoch], dtype=torch.float64)
         self.folder.save_state(self.method, next_step, best=best, **prefixed("best_tensors", self.best.tensors))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The values that are there."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _describe_domains(rows: list[dict[str, Any]]) -> list[str]:
+    """A line per source domain: its images, and its held-out accuracy with its own prompts and with the mean."""
+    lines = []
+    for row in rows:
+        mean = row.get("accuracy_mean_prompts")
+        with_mean = "" if mean is None else f" with its own prompts, {100 * mean:.1f} % with the mean of all"
+        lines.append(f"  {row['name']}: {row['images']} images, held-out {100 * row['accuracy']:.1f} %{with_mean}")
+    return lines

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +92,102 @@ def test_unknown_method_and_missing_folder(
     assert "There is no method" in capsys.readouterr().err
     assert stream(source_run, tmp_path / "nothing", tmp_path / "b") == 3
     assert "does not exist" in capsys.readouterr().err
+
+
+class Watcher:
+    """Somebody who copies files into a watched folder while the stream runs, and stops it at the end.
+
+    Stands in for `stop_signal`: the stream asks after every look at the folder, and each answer is one turn.
+    """
+
+    def __init__(self, turns: list[Callable[[], None]]) -> None:
+        self.turns, self.asked = turns, 0
+
+    def __call__(self) -> Watcher:
+        return self
+
+    def __enter__(self) -> Callable[[], bool]:
+        def stopped() -> bool:
+            self.asked += 1
+            assert self.asked < 50, "the stream never saw what it was to see"
+            if self.turns:
+                self.turns.pop(0)()
+                return False
+            return True
+
+        return stopped
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def test_a_watched_folder(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old and new files are predicted once; one that is still being written waits until it is whole."""
+    files = sorted(target_images.rglob("*.png"))[:4]
+    folder, out = tmp_path / "in", tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(files[0], folder / "a.png")
+    whole = files[3].read_bytes()
+    sizes = iter([10, len(whole) // 2, len(whole)])
+
+    def grow() -> None:
+        (folder / "slow.png").write_bytes(whole[: next(sizes)])
+
+    def wait() -> None:
+        pass
+
+    def deep() -> None:
+        (folder / "sub").mkdir()
+        shutil.copy(files[1], folder / "sub" / "b.png")
+        (folder / "notes.txt").write_text("no image")
+        grow()
+
+    turns = [wait, wait, grow, grow, deep, *[wait] * 8]
+    monkeypatch.setattr("dept.cli.stream.stop_signal", Watcher(turns))
+    assert stream(source_run, folder, out, "--watch", "--poll", "0") == 0
+    answers = rows(out)
+    assert Path(answers[0]["path"]).name == "a.png"
+    assert sorted(Path(row["path"]).name for row in answers) == ["a.png", "b.png", "slow.png"]
+    assert all("label" in row for row in answers)  # the slow file decoded: it was not taken half-written
+    load(source_run.file, adapter=out / "adapter.safetensors")
+
+
+def test_a_watched_folder_that_is_none(
+    source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stream(source_run, tmp_path / "nothing", tmp_path / "run", "--watch") == 2
+    assert "--watch needs a folder" in capsys.readouterr().err
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_batch(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten images in batches of four: all are predicted, and the last two are learned from too."""
+    assert stream(source_run, target_images, tmp_path / "run") == 0
+    assert len(rows(tmp_path / "run")) == 10
+    assert "10 images, 3 updates" in capsys.readouterr().err
+
+
+def test_a_stream_of_broken_files_only(source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every path gets its line with the reason; the model is left as it was, and saved."""
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(b"not an image")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(str(tmp_path / f"{n}.png") for n in range(5))))
+    assert stream(source_run, "-", tmp_path / "run") == 0
+    assert [Path(row["path"]).name for row in rows(tmp_path / "run")] == [f"{n}.png" for n in range(5)]
+    assert all("error" in row and "label" not in row for row in rows(tmp_path / "run"))
+    source, after = load(source_run.file), load(source_run.file, adapter=tmp_path / "run" / "adapter.safetensors")
+    assert all(bool((a == b).all()) for a, b in zip(source.parameters(), after.parameters(), strict=True))
+
+
+def test_a_path_listed_twice_is_predicted_once(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(path) for path in sorted(target_images.rglob("*.png"))[:3]]
+    listing = tmp_path / "list.txt"
+    listing.write_text("\n".join([*files, files[0], files[2]]) + "\n")
+    assert stream(source_run, listing, tmp_path / "run", "--order", "as-is") == 0
+    assert [row["path"] for row in rows(tmp_path / "run")] == files
+    assert capsys.readouterr().err.count("came twice") == 2

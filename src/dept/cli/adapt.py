@@ -15,6 +15,7 @@ from dept.cli.parse import parse, peek
 from dept.cli.show import ProgressBar, as_json, say
 from dept.errors import UsageError
 from dept.runs import Interrupted
+from dept.tensorboard import recorded
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Files:
     """go on with an interrupted run, to the same bits"""
     overwrite: bool = False
     """replace a run that is already in the folder"""
+    tensorboard: bool = False
+    """also write the events to OUT/tensorboard (extra `tensorboard`)"""
     json: bool = False
     """print the result as JSON"""
 
@@ -53,18 +56,19 @@ def run(argv: list[str]) -> int:
     command = parse("adapt", description, argv, files=Files, options=AdaptOptions(), config=config)
     files: Files = command.files
     try:
-        done = adapt(
-            files.model,
-            files.images,
-            out=files.out,
-            method=files.method,
-            config=command.config,
-            options=command.options,
-            score_on=files.score,
-            resume=files.resume,
-            overwrite=files.overwrite,
-            listener=ProgressBar(),
-        )
+        with recorded(ProgressBar(), files.out, wanted=files.tensorboard) as listener:
+            done = adapt(
+                files.model,
+                files.images,
+                out=files.out,
+                method=files.method,
+                config=command.config,
+                options=command.options,
+                score_on=files.score,
+                resume=files.resume,
+                overwrite=files.overwrite,
+                listener=listener,
+            )
     except Interrupted as stop:
         say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('adapt', argv)}")
         return 130

@@ -12,8 +12,9 @@ import tyro
 from dept.cli.parse import parse
 from dept.cli.show import as_json, report_skipped, table
 from dept.data.folder import decodable, find_labelled
+from dept.ensemble import evaluate_ensemble
 from dept.files import load
-from dept.inference import evaluate
+from dept.models import Model
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,10 @@ class Files:
     """model file"""
     labelled: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LABELLED")]
     """folder with one sub-folder per class (the model's names), or a list file"""
-    adapter: Path | None = None
-    """adapter file of the domain"""
+    adapter: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """adapter file of the domain; given several times: the mean of the adapted models' probabilities"""
+    member: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """a further model of the ensemble, as MODEL or MODEL,ADAPTER; may be given several times"""
     json: bool = False
     """print JSON"""
     batch: int = 64
@@ -39,10 +42,12 @@ class Files:
 def run(argv: list[str]) -> int:
     """Score the model."""
     files: Files = parse("evaluate", "Score a model on labelled images.", argv, files=Files).files
-    model = load(files.model, adapter=files.adapter)
+    models = members(files)
+    model = models[0]
     images = decodable(find_labelled(files.labelled, model.classes))
     report_skipped(images)
-    scores = evaluate(model, images, device=files.device, workers=files.workers, batch=files.batch)
+    # One member alone takes the same way: the mean of one is itself, to the bit.
+    scores = evaluate_ensemble(models, images, device=files.device, workers=files.workers, batch=files.batch)
     if files.json:
         print(as_json(scores))
         return 0
@@ -55,3 +60,13 @@ def run(argv: list[str]) -> int:
     rows = [[name, str(counts[name]), f"{100 * value:.1f} %"] for name, value in scores["per_class"].items()]
     print(table(["class", "images", "accuracy"], rows))
     return 0
+
+
+def members(files: Files) -> list[Model]:
+    """The models that answer together: MODEL with each adapter (or as it is), and every further member."""
+    pairs: list[tuple[str | Path, str | None]] = [(files.model, str(adapter)) for adapter in files.adapter]
+    pairs = pairs or [(files.model, None)]
+    for member in files.member:
+        model, _, adapter = member.partition(",")
+        pairs.append((model, adapter or None))
+    return [load(model, adapter=adapter) for model, adapter in pairs]

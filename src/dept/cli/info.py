@@ -38,10 +38,19 @@ def run(argv: list[str]) -> int:
     print(f"{files.file}: dept {meta['kind']}, {files.file.stat().st_size / 1024:.0f} KiB\n")
     for key, value in meta.items():
         if key not in ("format", "kind"):
-            print(f"{key:<16}{_short(value)}")
+            print(f"{key:<16}{_domains(value) if key == 'domains' else _short(value)}")
     rows = [[name, str(count), f"{size:,}"] for name, (count, size) in groups.items()]
     print("\n" + table(["group", "tensors", "parameters"], rows))
     return 0
+
+
+def _domains(value: dict[str, Any]) -> str:
+    """Source domains of a model, or, with weights, of an adapter."""
+    names = value["names"]
+    if "weights" in value:
+        names = [f"{name} {weight:.2f}" for name, weight in zip(names, value["weights"], strict=True)]
+    sizes = f"prompts per stage: {value['shared_prompts']} shared, {value['domain_prompts']} for each domain"
+    return f"{', '.join(names)} ({sizes})"
 
 
 def _short(value: Any, most: int = 300) -> str:

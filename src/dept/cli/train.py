@@ -1,4 +1,4 @@
-"""`dept train SOURCE --arch A --out RUN`."""
+"""`dept train SOURCE… --arch A --out RUN`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import tyro
 from dept.cli.adapt import resume_command
 from dept.cli.parse import parse, peek, timm_options
 from dept.cli.show import ProgressBar, as_json, say
-from dept.data.folder import find_labelled
+from dept.data.sources import find_sources
 from dept.errors import UsageError
 from dept.models import create_model
 from dept.runs import Interrupted
-from dept.training import SourceTraining, TrainOptions, train
+from dept.tensorboard import recorded
+from dept.training import MultiSourceTraining, TrainOptions, train
 
 
 @dataclass(frozen=True)
 class Files:
     """What is trained on what."""
 
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """labelled images: a folder with one sub-folder per class, or a list file"""
+    source: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE…")]
+    """labelled images: a folder with one sub-folder per class, or a list file; several are one domain each"""
     out: Path
     """run folder to write"""
     arch: str = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -44,6 +45,8 @@ class Files:
     """go on with an interrupted run, to the same bits"""
     overwrite: bool = False
     """replace a run that is already in the folder"""
+    tensorboard: bool = False
+    """also write the events to OUT/tensorboard (extra `tensorboard`)"""
     json: bool = False
     """print the result as JSON"""
 
@@ -52,16 +55,16 @@ def run(argv: list[str]) -> int:
     """Build the model, train it, print where it is."""
     preset = peek(argv, "--preset", None)
     try:
-        config = SourceTraining.preset(preset) if preset else SourceTraining.Config()
+        config = MultiSourceTraining.preset(preset) if preset else MultiSourceTraining.Config()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    description = "Train a source model on labelled images."
+    description = "Train a source model on labelled images of one or several domains."
     command = parse("train", description, argv, files=Files, options=TrainOptions(), config=config)
     files: Files = command.files
-    images = find_labelled(files.source)
+    images = find_sources(files.source)
     model = create_model(
         files.arch,
-        images.classes,
+        images.parts[0].classes,
         stages=files.stages,
         prompts=files.prompts,
         pretrained=files.pretrained and files.weights is None,
@@ -70,16 +73,17 @@ def run(argv: list[str]) -> int:
         **timm_options(files.timm),
     )
     try:
-        done = train(
-            model,
-            images,
-            out=files.out,
-            config=command.config,
-            options=command.options,
-            resume=files.resume,
-            overwrite=files.overwrite,
-            listener=ProgressBar(),
-        )
+        with recorded(ProgressBar(), files.out, wanted=files.tensorboard) as listener:
+            done = train(
+                model,
+                images,
+                out=files.out,
+                config=command.config,
+                options=command.options,
+                resume=files.resume,
+                overwrite=files.overwrite,
+                listener=listener,
+            )
     except Interrupted as stop:
         say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('train', argv)}")
         return 130

@@ -5,7 +5,7 @@ Source training and test-time adaptation use the same three terms with other wei
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -49,9 +49,12 @@ class Distillation:
         self.teacher.ema_(pick(self.model, self.teacher.tensors), self.momentum)
 
     @torch.no_grad()
-    def teach(self, images: Tensor | Embedded, *, aggregated: bool) -> Output:
-        """The teacher's outputs on normalised images, without a graph."""
-        return self.model.read(images, adapter=self.teacher, aggregated=aggregated)
+    def teach(
+        self, images: Tensor | Embedded, *, aggregated: bool, replaced: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        """The teacher's outputs on normalised images, without a graph; `replaced` goes before its own tensors."""
+        adapter = Adapter({**self.teacher.tensors, **(replaced or {})})
+        return self.model.read(images, adapter=adapter, aggregated=aggregated)
 
     def project(self, output: Output, *, teacher: bool = False) -> Projected:
         """Project features with the last stage's head, aggregated prompts with their own stage's."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 
 GROUPS = ("prompts", "head", "norm", "backbone", "encoder", "all")
-TRAINING_ONLY = ("projections.", "auxiliary.")
+TRAINING_ONLY = ("projections.", "auxiliary.", "domains.")
 """prefixes of parameters that serve training losses and are never part of an adapter"""
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
@@ -18,7 +18,8 @@ def select(model: nn.Module, *groups: str) -> list[str]:
     prompts   the prompt tokens          head      the linear classifier
     norm      affine parameters of every normalisation layer of the backbone
     backbone  the timm model          encoder   backbone and prompts (everything but the head)
-    all       everything but projection and auxiliary heads, which are never part of an adapter
+    all       everything but projection heads, auxiliary heads and prompts of single source domains, which are
+              never part of an adapter
     """
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:
@@ -38,7 +39,7 @@ def select(model: nn.Module, *groups: str) -> list[str]:
 
 
 def freeze_except(model: nn.Module, names: Iterable[str]) -> None:
-    """Let gradients reach the named parameters (and heads that serve training only) alone."""
+    """Let gradients reach the named parameters (and those that serve training only) alone."""
     wanted = set(names)
     for name, parameter in model.named_parameters():
         if not name.startswith(TRAINING_ONLY):

@@ -27,6 +27,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
+from dept.core.domains import Domains
 from dept.core.frozen_mlp import mlp, sliceable
 from dept.core.projection import ProjectionHead
 
@@ -53,7 +54,8 @@ class PromptedViT(nn.Module):
 
     With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
     `projections` (M heads, or none) and `auxiliary` (a head of a self-supervised task, or None) serve training
-    losses only; inference never uses them and adapters never hold them.
+    losses only, `domains` (or None) tells what the prompts were averaged from; inference never uses them and
+    adapters never hold them.
     """
 
     prompts: nn.Parameter | None
@@ -64,6 +66,7 @@ class PromptedViT(nn.Module):
         self.head = head
         self.projections = nn.ModuleList()
         self.auxiliary: nn.Linear | None = None
+        self.domains: Domains | None = None
         self.checkpointing = False
         self.amp = False
         self._prefixes: dict[int, tuple[list[Tensor], list[tuple[int, int]], Prefix]] = {}

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dept.core.adapter import Adapter
 from dept.core.losses import cross_entropy
 from dept.core.select import select
 from dept.core.vit import PromptedViT
@@ -65,11 +66,13 @@ class TTT(Method):
         return {"rotation": rotation_loss(self.model, batch.views[0], self.generator)}
 
 
-def rotation_loss(model: PromptedViT, images: Tensor, generator: torch.Generator) -> Tensor:
+def rotation_loss(
+    model: PromptedViT, images: Tensor, generator: torch.Generator, adapter: Adapter | None = None
+) -> Tensor:
     """Turn every image by a random multiple of 90 degrees; cross-entropy of the auxiliary head's guess."""
     assert model.auxiliary is not None
     turns = torch.randint(ROTATIONS, (len(images),), generator=generator).to(images.device)
-    return cross_entropy(model.auxiliary(model.read(rotated(images, turns)).features), turns)
+    return cross_entropy(model.auxiliary(model.read(rotated(images, turns), adapter=adapter).features), turns)
 
 
 def rotated(images: Tensor, turns: Tensor) -> Tensor:

@@ -1,0 +1,44 @@
+"""What a finished adaptation tells its user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def describe(result: dict[str, Any], folder: Path) -> str:
+    """A finished adaptation in a few lines, ending with the next useful commands."""
+    free = result["label_free"]
+    lines = [
+        f"{result['method']}: adapted to {result['images']} images, {result['tunable_model']:,} parameters tuned "
+        f"({result['tunable_total']:,} with projection heads)."
+    ]
+    lines += [f"Note: {note}" for note in result["notes"]]
+    if "domains" in result:
+        lines.append(_domains(result["domains"]))
+    if result["skipped"]:
+        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
+    if "before" in result:
+        before, after = result["before"], result["after"]
+        lines.append(
+            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
+            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
+        )
+    lines.append(
+        f"Without labels: {100 * free['changed']:.1f} % of predictions changed; confidence "
+        f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
+        f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
+    )
+    adapter = folder / "adapter.safetensors"
+    lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
+    lines.append(f"Next:  dept predict MODEL IMAGES --adapter {adapter}")
+    lines.append(f"       dept report {folder}")
+    return "\n".join(lines)
+
+
+def _domains(record: dict[str, Any]) -> str:
+    """Which source domains the prompts started from, and how much of each."""
+    if record["rule"] == "mean":
+        return f"Prompts started from the mean of the source domains {', '.join(record['names'])}."
+    shares = [f"{name} {weight:.2f}" for name, weight in zip(record["names"], record["weights"], strict=True)]
+    return f"Prompts started from the source domains by {record['rule']}: {', '.join(shares)}."
