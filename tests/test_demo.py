@@ -47,6 +47,8 @@ def test_command_prints_a_table_and_next_commands(tmp_path: Path, capsys: pytest
     text = capsys.readouterr().out
     for word in ("Source-G", "Tent-G", "DePT-G", "tunable", "dept predict", "dept evaluate", "dept info"):
         assert word in text
+    report = tmp_path / "dept-G" / "report.html"
+    assert f"Report: {report}" in text and "on 64 labelled images" in report.read_text()
     commands = [line.split() for line in text.splitlines() if line.startswith("  dept ")]
     assert main(commands[1][1:]) == 0  # what is printed can be pasted
 
@@ -57,6 +59,11 @@ def test_json_and_second_run_in_the_same_folder(tmp_path: Path, capsys: pytest.C
         result = json.loads(capsys.readouterr().out)
         assert [row["method"] for row in result["rows"]] == ["Source-G", "Tent-G", "DePT-G"]
         assert Path(result["rows"][-1]["adapter"]).is_file()
+
+
+def test_without_the_templates_engine_there_is_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    assert demo.run_demo(tmp_path, limit=20, epochs=1).reports == []
 
 
 def test_unknown_variant_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

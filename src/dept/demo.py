@@ -1,7 +1,7 @@
 """The embedded demo: a small ViT that knows rendered digits meets real handwritten ones.
 
 `train_source` makes the model that the package carries (assets/digits.safetensors, variant G); `run_demo`
-scores it on the real digits, adapts it without labels by Tent and DePT, and says what changed. Architecture,
+scores it on the real digits, adapts it without labels by Tent and DePT, and reports what changed. Architecture,
 rendering and training were fixed on held-out rendered digits alone, before any real digit was looked at.
 """
 
@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from dept.errors import UsageError, missing_extra
 from dept.files import load_model
 from dept.inference import evaluate
 from dept.models import Model, create_model
+from dept.report.measure import ReportOptions
+from dept.report.page import write_report
 from dept.runs import Listener, silent
 from dept.training import SourceTraining, train
 
@@ -118,6 +121,7 @@ class Demo:
     models: dict[str, Path]
     rows: list[Row]
     seconds: float
+    reports: list[Path]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -147,13 +151,23 @@ def run_demo(
     _write(images, limit=limit)
     models: dict[str, Path] = {}
     rows: list[Row] = []
+    reports: list[Path] = []
     for variant in variants:
         models[variant] = _source_file(out / f"source-{variant}", variant, retrain, seed, listener)
         rows.append(_source_row(variant, models[variant], images))
         for method in ADAPTING:
             own = settings if method == "dept" else {}
             rows.append(_adapted_row(method, variant, models[variant], images, out, seed, listener, own))
-    return Demo(images, models, rows, time.perf_counter() - start)
+        reports += _report(out / f"dept-{variant}")
+    return Demo(images, models, rows, time.perf_counter() - start, reports)
+
+
+def _report(run: Path) -> list[Path]:
+    """The page about a run, on all digits; none where the templates' engine is not installed."""
+    if not find_spec("jinja2"):
+        return []
+    # PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
+    return [write_report(run, options=ReportOptions(limit=0, projection="pca"))[0]]
 
 
 def _write(folder: Path, *, rendered: int = 0, limit: int = 0, seed: int = 0) -> None:

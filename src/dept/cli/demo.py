@@ -83,6 +83,7 @@ def _text(demo: Demo) -> str:
     lines = ["Rendered digits -> real handwritten digits, accuracy without any label of the target:\n"]
     lines += [table(header, [_cells(row) for row in demo.rows]), ""]
     lines += [_sentence(row) for row in demo.rows if row.method.startswith("DePT")]
+    lines += [f"Report: {file}" for file in demo.reports]
     lines.append(f"{demo.seconds:.0f} seconds in all.\n\nGo on with:")
     last = demo.rows[-1]
     model = demo.models[last.method.split("-")[1]]

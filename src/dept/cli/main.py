@@ -22,6 +22,7 @@ COMMANDS = {
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",
+    "report": "write an HTML page about a run or a benchmark",
     "corrupt": "write corrupted copies of images (ImageNet-C)",
     "bench": "run a benchmark suite",
 }

@@ -1,0 +1,65 @@
+"""From a folder to a file: which kind of folder it is, the page it gives, and the page as HTML."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from dept._version import __version__
+from dept.errors import DataError, missing_extra
+from dept.files import write_atomic
+from dept.report.blocks import Page
+from dept.report.measure import ReportOptions
+
+
+def write_report(
+    folder: str | Path, *, out: str | Path | None = None, options: ReportOptions | None = None
+) -> tuple[Path, Page]:
+    """Write the report of a run or of a benchmark suite; returns the file and what is in it.
+
+    Args:
+        folder: of `dept adapt`, `uda`, `train` or `stream`, or `benchmarks/results/SUITE`.
+        out: the file to write; report.html in the folder by default.
+    """
+    _require_jinja()  # before anything that takes time
+    page = make_page(Path(folder), options or ReportOptions())
+    file = Path(out) if out is not None else Path(folder) / "report.html"
+    write_atomic(file, render(page).encode())
+    return file, page
+
+
+def make_page(folder: Path, options: ReportOptions) -> Page:
+    """The page of a folder, by what the folder holds."""
+    from dept.report.bench_page import bench_page, cell_files
+    from dept.report.run_page import run_page
+
+    try:
+        return bench_page(folder) if cell_files(folder) else run_page(folder, options)
+    except KeyError as error:
+        raise DataError(
+            f"The files in {folder} lack the entry {error}; was one of them edited or cut short?"
+        ) from error
+
+
+def render(page: Page) -> str:
+    """The page as one HTML file: styles and pictures inside, no scripts, nothing to fetch."""
+    _require_jinja()
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("dept.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (files("dept.report") / "templates" / "style.css").read_text(encoding="utf-8")
+    html: str = environment.get_template("page.html").render(page=page, style=style, version=__version__)
+    return html
+
+
+def _require_jinja() -> None:
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("jinja2", "report") from error

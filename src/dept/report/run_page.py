@@ -1,0 +1,225 @@
+"""The page of one run: what every section shows, or why it cannot."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from dept._version import __version__
+from dept.metrics import expected_calibration_error
+from dept.report import charts, maps, summaries
+from dept.report.blocks import Figure, Fold, Page, Section, Tile
+from dept.report.collect import Cost, RunFiles, cost, loss_curves, read_run, score_curves
+from dept.report.command import reproduce, shown
+from dept.report.looks import attention_section, changed_section, features_section
+from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, file_sha256, measure
+from dept.report.verdict import remarks, tiles, verdict
+
+_TERMS = {
+    "loss": "Total loss",
+    "pseudo_label": "Pseudo-label",
+    "cls": "CLS distillation",
+    "prompt": "Prompt consistency",
+}
+_LINES = ("after", "other1", "other2", "other3")
+
+
+def run_page(folder: Path, options: ReportOptions) -> Page:
+    """Read the run, measure what can be measured, say the rest."""
+    run = read_run(folder)
+    measured, missing = None, ""
+    try:
+        measured = measure(run, options)
+    except Missing as reason:
+        missing = str(reason)
+    sentence, tone = verdict(run, measured)
+    command, notes = reproduce(run)
+    return Page(
+        title=_title(run, options),
+        subtitle=_subtitle(run),
+        verdict=sentence,
+        tone=tone,
+        remarks=tuple(remarks(run, measured, missing)),
+        tiles=tuple(tiles(run, measured)),
+        sections=tuple(_sections(run, measured, missing, options)),
+        command=command,
+        command_notes=tuple(notes),
+        folds=tuple(_folds(run, measured, options)),
+    )
+
+
+def _title(run: RunFiles, options: ReportOptions) -> str:
+    names = {"dept": "DePT", "tent": "Tent", "shot": "SHOT", "source": "Source"}
+    name = names.get(run.method, run.method)
+    target = options.score or options.images or run.inputs.get("score") or run.inputs.get("images")
+    if run.kind == "train":
+        return f"Source training: {run.protocol.get('arch', run.folder.name)}"
+    return f"{name} on {Path(target).name}" if target else f"{name}: {run.folder.resolve().name}"
+
+
+def _subtitle(run: RunFiles) -> str:
+    """Architecture, prompts, images and the day, as far as they are known."""
+    protocol, parts = run.protocol, []
+    if "arch" in protocol:
+        parts.append(str(protocol["arch"]))
+    if protocol.get("stages"):
+        parts.append(f"{protocol['stages']} stages × {protocol['prompts']} prompts")
+    if "images" in run.result:
+        parts.append(f"{run.result['images']:,} {'training' if run.kind == 'train' else 'target'} images")
+    if run.events and "time" in run.events[-1]:
+        day = datetime.fromtimestamp(float(run.events[-1]["time"]), tz=timezone.utc)
+        parts.append(f"{day:%Y-%m-%d}")
+    return " · ".join(parts)
+
+
+def _sections(run: RunFiles, measured: Measured | None, missing: str, options: ReportOptions) -> list[Section]:
+    found = [_stream(run)] if run.kind == "stream" else [_curves(run)]
+    found += [_calibration(measured, missing), _classes(run, measured, missing)]
+    found += [changed_section(measured, missing), features_section(measured, missing, options.projection)]
+    found += [attention_section(measured, missing), _cost(cost(run), run)]
+    if run.kind == "train":  # nothing was adapted: there is no change to show
+        found = [section for section in found if section.key != "changed"]
+    return found
+
+
+def _curves(run: RunFiles) -> Section:
+    section = Section("curves", "Over the steps")
+    scores, terms, scored = score_curves(run.events), loss_curves(run.events), ""
+    figures = []
+    if scores:
+        # Read-outs that exist only at the end have no line to draw, but a run that just began has only points.
+        lasting = [curve for curve in scores if len(curve.steps) > 1] or scores
+        lines = [
+            charts.Series(curve.name, curve.steps, curve.values, _LINES[number % len(_LINES)])
+            for number, curve in enumerate(lasting)
+        ]
+        figures.append(Figure(charts.accuracy_chart(lines), "Accuracy"))
+        if run.kind != "train" and all(len(line.xs) <= 2 for line in lines):
+            scored = " Accuracy was scored before and after only; --eval-every 1 scores every epoch."
+    for curve in terms:
+        name = _TERMS.get(curve.name, curve.name.replace("_", " ").capitalize())
+        figures.append(Figure(charts.term_chart(name, [s + 1 for s in curve.steps], curve.values), name))
+    if not figures:
+        return Section(section.key, section.title, missing="The run has no recorded steps.")
+    lead = "Every term of the loss as it was added up, weights included; the bold line is a running mean."
+    return Section(section.key, section.title, (lead if terms else "") + scored, tuple(figures))
+
+
+def _stream(run: RunFiles) -> Section:
+    """Confidence of the answers in the order in which they were given."""
+    good = [row for row in run.predictions if "label" in row]
+    if not good:
+        return Section("curves", "Over the stream", missing="The stream answered no image.")
+    values = [float(row["confidence"]) for row in good]
+    broken = len(run.predictions) - len(good)
+    lead = f"{len(good):,} images answered in order of arrival" + (f", {broken} did not decode." if broken else ".")
+    chart = charts.term_chart("confidence", range(len(values)), values)
+    figure = Figure(chart, "Confidence", "Of every answer when it was given; the bold line is a running mean.")
+    return Section("curves", "Over the stream", lead, (figure,))
+
+
+def _calibration(measured: Measured | None, missing: str) -> Section:
+    key, title = "confidence", "Confidence"
+    if measured is None:
+        return Section(key, title, missing=missing)
+    before, after, labels = measured.before, measured.after, measured.labels
+    old = summaries.confidence_shares(before.confidence) if before else None
+    chart = charts.confidence_chart(old, summaries.confidence_shares(after.confidence))
+    figures = [Figure(chart, "How sure the model is", "Share of the images by confidence.", legend=before is not None)]
+    if labels is None:
+        lead = "Adaptation makes models surer, right or wrong. Only labels tell whether the confidence is deserved."
+        return Section(key, title, lead, tuple(figures))
+    error = 100 * expected_calibration_error(after.probabilities, labels)
+    caption = f"On the dashed line a model is as often right as it is sure. Expected calibration error {error:.1f} %"
+    if before:
+        caption += f", before {100 * expected_calibration_error(before.probabilities, labels):.1f} %"
+    bins = summaries.reliability(before.probabilities, labels) if before else None
+    chart = charts.reliability_chart(bins, summaries.reliability(after.probabilities, labels))
+    words = f"{caption}. The area of a dot is its share of the images."
+    figures.append(Figure(chart, "How often it is right", words, legend=before is not None))
+    return Section(key, title, figures=tuple(figures))
+
+
+def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
+    """Bars of the classes and, beside them, what is taken for what."""
+    key, title = "classes", "Classes"
+    rows, what = _class_rows(run, measured)
+    if not rows:
+        return Section(key, title, missing=missing or "No labels were given and no predictions recorded.")
+    few = summaries.shortened(rows)
+    legend = any(row.before is not None for row in few)
+    caption = "At the right the change in points." if legend else ""
+    if len(few) < len(rows):
+        caption = f"The {len(few)} of {len(rows)} classes that changed the most. {caption}"
+    figures = [Figure(charts.class_bars(few, what), what, caption, legend=legend)]
+    if measured is not None and measured.before is not None:
+        figures += _confusion(measured)
+    return Section(key, title, figures=tuple(figures))
+
+
+def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summaries.ClassRow], str]:
+    if measured is not None:
+        old = measured.before.predicted if measured.before else None
+        new = measured.after.predicted
+        if measured.labels is not None:
+            return summaries.class_accuracies(old, new, measured.labels, measured.classes), "Accuracy per class"
+        return summaries.class_shares(old, new, measured.classes), "Share of the predictions per class"
+    if "before" not in run.result:
+        return [], ""
+    before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
+    total = run.result["after"]["n"]
+    return [summaries.ClassRow(n, total, before.get(n), v) for n, v in after.items()], "Accuracy per class, as recorded"
+
+
+def _confusion(measured: Measured) -> list[Figure]:
+    """What is taken for what: the change, or without labels the moves; nothing if no prediction changed."""
+    assert measured.before is not None
+    old, new, classes = measured.before.predicted, measured.after.predicted, measured.classes
+    if measured.labels is None:
+        matrix = summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
+        caption = "Images by their label before (rows) and after (columns); those that kept theirs are left out."
+    else:
+        matrix = summaries.confusion_change(old, new, measured.labels, len(classes))
+        caption = (
+            "Confusion matrix after minus before, in images: true classes in rows, predicted ones in columns. Green is "
+            "better (more on the diagonal, fewer beside it), red is worse."
+        )
+    if not bool(matrix.any()):
+        return []
+    chosen = summaries.busiest(matrix)
+    if len(chosen) < len(classes):
+        caption += f" The {len(chosen)} of {len(classes)} classes with the most changes."
+    names, part = [classes[i] for i in chosen], matrix[chosen][:, chosen].tolist()
+    if measured.labels is None:
+        return [Figure(maps.moves(part, names), "From which class to which", caption)]
+    totals = [int((measured.labels == i).sum()) for i in chosen]
+    return [Figure(maps.matrix_change(part, names, totals), "Change of the confusion", caption)]
+
+
+def _cost(spent: Cost, run: RunFiles) -> Section:
+    values: list[tuple[str, float | None, str, str]] = [
+        ("parameters tuned", spent.tunable, "{:,.0f}", "kept in the adapter" if run.adapter else ""),
+        ("with training-only heads", spent.trained, "{:,.0f}", "thrown away afterwards"),
+        ("adapter file", spent.adapter_bytes and spent.adapter_bytes / 1024, "{:,.0f} KiB", ""),
+        ("steps", spent.steps, "{:,.0f}", ""),
+        ("seconds", spent.seconds, "{:,.0f}", "whole run, scoring included"),
+        ("images per second", spent.images_per_second, "{:,.1f}", "while adapting, median step"),
+    ]
+    made = [Tile(name, form.format(value), note) for name, value, form, note in values if value is not None]
+    return Section("cost", "Cost", tiles=tuple(made), missing="" if made else "The run recorded none.")
+
+
+def _folds(run: RunFiles, measured: Measured | None, options: ReportOptions) -> list[Fold]:
+    """What the numbers depend on, as recorded; and how this report was measured."""
+    how: dict[str, Any] = {"dept": __version__, "limit": options.limit, "sample_seed": SAMPLE_SEED}
+    if measured is not None:
+        how |= {"images": len(measured.images), "of": measured.found, "root": shown(measured.images.root.absolute())}
+        how["same_list_as_run"] = measured.same_list
+    for name, file in (("adapter_sha256", run.adapter), ("model_sha256", run.model)):
+        if file is not None:
+            how[name] = file_sha256(file)
+    folds = [("Protocol", run.protocol), ("Options", run.config.get("options", {}))]
+    folds += [("Versions and device of the run", run.result.get("environment", {})), ("This report", how)]
+    return [Fold(name, json.dumps(value, indent=2, sort_keys=True, default=str)) for name, value in folds if value]

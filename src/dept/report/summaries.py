@@ -1,0 +1,151 @@
+"""Numbers behind the charts: pure functions of probabilities, predictions and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dept.metrics import paired_interval
+
+BINS = 15  # as in `metrics.expected_calibration_error`
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Images whose confidence lies in [low, high): how many, how sure on average, how often right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """A class before and after: accuracy, or share of predictions where labels are unknown."""
+
+    name: str
+    count: int
+    before: float | None
+    after: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Accuracy on the same images, before and after, and the paired 95 % interval of the difference."""
+
+    count: int
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """After minus before."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Positions of images whose label changed, surest first. Without labels all are in `other`."""
+
+    fixed: tuple[int, ...]
+    broken: tuple[int, ...]
+    other: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """How many changed."""
+        return len(self.fixed) + len(self.broken) + len(self.other)
+
+
+def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> list[Bin]:
+    """Equal-width bins of the confidence that hold at least one image."""
+    confidence, predicted = probabilities.max(dim=1)
+    correct = (predicted == labels).double()
+    which = (confidence * bins).long().clamp(max=bins - 1)
+    found = []
+    for number in range(bins):
+        here = which == number
+        if bool(here.any()):
+            sure, right = float(confidence[here].double().mean()), float(correct[here].mean())
+            found.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), sure, right))
+    return found
+
+
+def confidence_shares(confidence: Tensor, bins: int = 20) -> list[float]:
+    """Share of the images in each of `bins` equal parts of [0, 1]."""
+    which = (confidence * bins).long().clamp(max=bins - 1)
+    counts = torch.bincount(which, minlength=bins).double()
+    return [float(value) for value in counts / len(confidence)]
+
+
+def gain(before: Tensor, after: Tensor, labels: Tensor) -> Gain:
+    """Paired gain of predictions (n,) over earlier ones."""
+    old, new = before == labels, after == labels
+    low, high = paired_interval(new.tolist(), old.tolist())
+    return Gain(len(labels), float(old.double().mean()), float(new.double().mean()), low, high)
+
+
+def class_accuracies(before: Tensor | None, after: Tensor, labels: Tensor, classes: Sequence[str]) -> list[ClassRow]:
+    """Accuracy of every class that occurs."""
+    rows = []
+    for number, name in enumerate(classes):
+        here = labels == number
+        if bool(here.any()):
+            old = None if before is None else float((before[here] == number).double().mean())
+            rows.append(ClassRow(name, int(here.sum()), old, float((after[here] == number).double().mean())))
+    return rows
+
+
+def class_shares(before: Tensor | None, after: Tensor, classes: Sequence[str]) -> list[ClassRow]:
+    """Share of the predictions that go to every class that is predicted at all."""
+    total, rows = len(after), []
+    for number, name in enumerate(classes):
+        new, old = int((after == number).sum()), None if before is None else int((before == number).sum())
+        if new or old:
+            rows.append(ClassRow(name, new, None if old is None else old / total, new / total))
+    return rows
+
+
+def shortened(rows: Sequence[ClassRow], most: int = 24) -> list[ClassRow]:
+    """At most `most` rows: those that changed the most, in their own order."""
+    if len(rows) <= most:
+        return list(rows)
+    kept = sorted(rows, key=lambda row: -abs(row.after - (row.before or 0.0)))[:most]
+    return [row for row in rows if row in kept]
+
+
+def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Counts (C, C): rows are true classes, columns predicted ones."""
+    return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def confusion_change(before: Tensor, after: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Confusion matrix after minus before, in images (C, C); every row sums to zero."""
+    return confusion(labels, after, classes) - confusion(labels, before, classes)
+
+
+def busiest(matrix: Tensor, most: int = 14) -> list[int]:
+    """Rows and columns of a square matrix with the largest absolute sums: what is worth showing."""
+    weight = matrix.abs().sum(dim=0) + matrix.abs().sum(dim=1)
+    order = torch.argsort(weight, descending=True, stable=True)[:most]
+    return sorted(int(i) for i in order)
+
+
+def changes(before: Tensor, after: Tensor, confidence: Tensor, labels: Tensor | None) -> Changes:
+    """Images whose predicted class changed, by what the change did."""
+    moved = before != after
+    if labels is None:
+        kinds = [torch.zeros_like(moved), torch.zeros_like(moved), moved]
+    else:
+        right, was = after == labels, before == labels
+        kinds = [moved & right, moved & was, moved & ~right & ~was]
+    order = torch.argsort(confidence, descending=True, stable=True)
+    fixed, broken, other = (tuple(int(i) for i in order if bool(kind[i])) for kind in kinds)
+    return Changes(fixed, broken, other)

@@ -1,0 +1,163 @@
+"""The first thing to read: one plain sentence, with what is known and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dept.adapting import label_free
+from dept.report.blocks import Tile, Tone
+from dept.report.charts import signed
+from dept.report.collect import RunFiles, progress
+from dept.report.measure import Measured
+from dept.report.summaries import Gain, gain
+
+COLLAPSED = 0.5  # share of the effective classes below which the predictions have gathered suspiciously
+DIFFERS = 0.005  # accuracy by which a repeated measurement may differ from the run's own before it is told
+
+
+def measured_gain(measured: Measured | None) -> Gain | None:
+    """The paired gain on the report's own images, where labels are known."""
+    if measured is None or measured.before is None or measured.labels is None:
+        return None
+    return gain(measured.before.predicted, measured.after.predicted, measured.labels)
+
+
+def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
+    """The sentence and its tone."""
+    if run.kind == "train":
+        return _trained(run)
+    found = measured_gain(measured)
+    if found is not None:
+        return _paired(found)
+    if "before" in run.result:
+        return _recorded(run.result)
+    free = free_numbers(run, measured)
+    if free is not None:
+        return _unlabelled(free, _count(run, measured))
+    return _unfinished(run)
+
+
+def _paired(found: Gain) -> tuple[str, Tone]:
+    interval = f"paired 95 % interval {signed(100 * found.low, 1)} to {signed(100 * found.high, 1)}"
+    numbers = (
+        f"from {100 * found.before:.1f} % to {100 * found.after:.1f} % on {found.count:,} labelled images: "
+        f"{signed(100 * found.difference, 1)} points ({interval})."
+    )
+    if found.low > 0:
+        return f"Adaptation helped. Accuracy rose {numbers}", "good"
+    if found.high < 0:
+        return f"Adaptation hurt. Accuracy fell {numbers}", "bad"
+    return f"No clear effect. Accuracy went {numbers}", "unsure"
+
+
+def _recorded(result: dict[str, Any]) -> tuple[str, Tone]:
+    """Only the run's own numbers: without its predictions there is no paired interval."""
+    before, after = result["before"], result["after"]
+    low, high = (100 * value for value in after["ci95"])
+    change = 100 * (after["top1"] - before["top1"])
+    return (
+        f"The run recorded an accuracy of {100 * before['top1']:.1f} % before and {100 * after['top1']:.1f} % after "
+        f"(95 % interval {low:.1f} to {high:.1f}) on {after['n']:,} labelled images: {signed(change, 1)} points. The "
+        "paired interval of the gain needs the labelled images."
+    ), ("good" if before["top1"] < after["ci95"][0] else "bad" if before["top1"] > after["ci95"][1] else "unsure")
+
+
+def _unlabelled(free: dict[str, Any], count: int) -> tuple[str, Tone]:
+    before, after = free["before"], free["after"]
+    sentence = (
+        f"Whether accuracy rose is unknown, because no labels were given. {100 * free['changed']:.1f} % of {count:,} "
+        f"predictions changed; mean confidence went from {100 * before['confidence']:.1f} % to "
+        f"{100 * after['confidence']:.1f} %, mean entropy from {before['entropy']:.2f} to {after['entropy']:.2f} nats."
+    )
+    if after["effective_classes"] < COLLAPSED * before["effective_classes"]:
+        return (
+            f"{sentence} Beware: the predictions gathered in {after['effective_classes']:.1f} effective classes, "
+            f"{before['effective_classes']:.1f} before, which is how a collapse looks."
+        ), "bad"
+    return sentence, "unsure"
+
+
+def _trained(run: RunFiles) -> tuple[str, Tone]:
+    result = run.result
+    if not result:
+        return _unfinished(run)
+    return (
+        f"Source training reached {100 * result['accuracy']:.1f} % on {result['held_out']:,} held-out source images in "
+        f"epoch {result['best_epoch'] + 1} of {result['epochs']}, after training on {result['images']:,} images. This "
+        "says nothing yet about other domains."
+    ), ""
+
+
+def _unfinished(run: RunFiles) -> tuple[str, Tone]:
+    if run.kind == "stream":
+        good = [row for row in run.predictions if "label" in row]
+        mean = sum(row["confidence"] for row in good) / max(1, len(good))
+        return (
+            f"Whether accuracy rose is unknown, because no labels were given. The stream answered {len(good):,} images "
+            f"with a mean confidence of {100 * mean:.1f} %."
+        ), "unsure"
+    done, planned = progress(run.events)
+    return f"The run is not finished: {done:,} of {planned:,} steps are done.", "unsure"
+
+
+def free_numbers(run: RunFiles, measured: Measured | None) -> dict[str, Any] | None:
+    """What is known without labels, on the report's images or else as the run recorded it."""
+    if measured is not None and measured.before is not None:
+        return label_free(measured.before.probabilities, measured.after.probabilities, measured.classes)
+    recorded: dict[str, Any] | None = run.result.get("label_free")
+    return recorded
+
+
+def _count(run: RunFiles, measured: Measured | None) -> int:
+    return len(measured.images) if measured is not None else int(run.result.get("images", 0))
+
+
+def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]:
+    """What one must know to read the numbers: sample, list, disagreement with the run's own scores, notes."""
+    said = [f"Measured without the images. {missing}"] if missing else []
+    if measured is not None:
+        count = len(measured.images)
+        if count < measured.found:
+            said.append(f"Measured on {count:,} of {measured.found:,} images, a sample drawn with a fixed seed.")
+        if measured.same_list is False and run.kind in ("adapt", "uda"):
+            said.append("These are not exactly the images that the run adapted to: the list of files differs.")
+        said += _disagreement(run, measured)
+    if run.result.get("skipped"):
+        said.append(f"{len(run.result['skipped'])} files did not decode and were left out.")
+    return said + [str(note) for note in run.result.get("notes", [])]
+
+
+def _disagreement(run: RunFiles, measured: Measured) -> list[str]:
+    """The run's own scores where they were taken on other images or differ."""
+    found, result = measured_gain(measured), run.result
+    if found is None or "before" not in result:
+        return []
+    before, after, count = result["before"]["top1"], result["after"]["top1"], result["after"]["n"]
+    if count == found.count and max(abs(before - found.before), abs(after - found.after)) < DIFFERS:
+        return []
+    return [f"The run itself recorded {100 * before:.1f} % before and {100 * after:.1f} % after, on {count:,} images."]
+
+
+def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
+    """The key numbers below the sentence."""
+    made: list[Tile] = []
+    found, free = measured_gain(measured), free_numbers(run, measured)
+    if found is not None:
+        tone: Tone = "good" if found.low > 0 else "bad" if found.high < 0 else "unsure"
+        made.append(Tile("accuracy before", f"{100 * found.before:.1f} %"))
+        made.append(Tile("accuracy after", f"{100 * found.after:.1f} %", tone=tone))
+        made.append(Tile("gain, points", signed(100 * found.difference, 1), "paired, on the same images", tone))
+    elif "before" in run.result:
+        made.append(Tile("accuracy before", f"{100 * run.result['before']['top1']:.1f} %", "as recorded"))
+        made.append(Tile("accuracy after", f"{100 * run.result['after']['top1']:.1f} %", "as recorded"))
+    if free is not None:
+        before, after = free["before"], free["after"]
+        made.append(Tile("predictions changed", f"{100 * free['changed']:.1f} %"))
+        made.append(
+            Tile("mean confidence", f"{100 * after['confidence']:.1f} %", f"before {100 * before['confidence']:.1f} %")
+        )
+        made.append(Tile("mean entropy, nats", f"{after['entropy']:.2f}", f"before {before['entropy']:.2f}"))
+        if found is None:
+            old = f"before {before['effective_classes']:.1f}"
+            made.append(Tile("effective classes", f"{after['effective_classes']:.1f}", old))
+    return made
