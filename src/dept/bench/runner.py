@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dept.errors import UsageError
 from dept.files import write_json
 
 
@@ -59,6 +60,14 @@ def stored(root: Path, cell: Cell) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = json.loads(file.read_text())["result"]
     return result
+
+
+def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
+    """Every n-th cell from the i-th on, for `part` "i/n": shards of one list do not overlap and miss nothing."""
+    number, _, count = part.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise UsageError(f"--shard is i/n with 1 <= i <= n, such as 2/4; found {part!r}.")
+    return list(cells[int(number) - 1 :: int(count)])
 
 
 def run_cells(cells: Sequence[Cell], run: Callable[[Cell], dict[str, Any]], root: Path) -> Iterator[Outcome]:

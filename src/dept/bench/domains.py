@@ -1,0 +1,108 @@
+"""Images of the domains that benchmarks name: found under a data folder, or made from what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dept.data import benchmarks
+from dept.data.corruptions import EXTRA
+from dept.data.corruptions.tree import write_tree
+from dept.data.digits import real_digits, write_digits
+from dept.data.folder import ImageSet, find_labelled
+from dept.data.subsets import split
+from dept.errors import DataError, UsageError
+
+PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Where data sets are (`root`), and where made images go (`work`).
+
+    A data set that lacks files is refused unless `partial`: a run on a few images does not need the rest.
+    """
+
+    root: Path | None
+    work: Path
+    partial: bool = False
+
+    def load(self, data: str, domain: str) -> ImageSet:
+        """All labelled images of a domain of a data set."""
+        loader = _OWN.get(data)
+        if loader is not None:
+            return loader(self, domain)
+        return benchmarks.get(data).load(self.folder(), domain, allow_partial=self.partial)
+
+    def folder(self) -> Path:
+        """The data folder; asked for only when it is needed."""
+        if self.root is None:
+            raise UsageError("This suite needs --data DIR (or $DEPT_DATA), the folder that holds its data sets.")
+        if not self.root.is_dir():
+            raise DataError(f"The data folder {self.root} does not exist.")
+        return self.root
+
+
+def _pacs(domains: Domains, domain: str) -> ImageSet:
+    """`photo`, …; `photo/held-out`: the part that source training held out, under all four extra corruptions.
+
+    Corrupted held-out source images are where settings are chosen, without any target image.
+    """
+    name, _, part = domain.partition("/")
+    root = domains.folder() / "pacs" / name
+    if not root.is_dir():
+        raise DataError(f"{root} does not exist: PACS is expected as DATA/pacs/<domain>/<class>/<image>.")
+    images = find_labelled(root, PACS_CLASSES)
+    if not part:
+        return images
+    held_out = split(images, 0.1, seed=0)[1]
+    return _corrupted(held_out, domains.work / "pacs-held-out" / name, EXTRA, 3)
+
+
+def _imagenet_c(domains: Domains, domain: str) -> ImageSet:
+    """Corruptions in ImageNet-C's layout; `clean`, where source models learn, is ImageNet's training set."""
+    if domain != "clean":
+        return benchmarks.get("imagenet-c").load(domains.folder(), domain, allow_partial=domains.partial)
+    root = domains.folder() / "imagenet" / "train"
+    if not root.is_dir():
+        raise DataError(f"{root} does not exist: ImageNet's training images are expected as {root}/<wnid>/<image>.")
+    return find_labelled(root)
+
+
+def _imagenet_mini(domains: Domains, domain: str) -> ImageSet:
+    """Two validation crops per class: `clean` is the first of each, a corruption is made from the second."""
+    root = domains.folder() / "imagenet-val"
+    if not root.is_dir():
+        raise DataError(f"{root} does not exist: ImageNet crops are expected as DATA/imagenet-val/<wnid>/<image>.")
+    images = find_labelled(root)
+    labels = images.labels or ()
+    firsts = {label: position for position, label in reversed(list(enumerate(labels)))}
+    if domain == "clean":
+        return images.take(sorted(firsts.values()))
+    seconds = [position for position, label in enumerate(labels) if position == firsts[label] + 1]
+    name, _, severity = domain.partition("/")
+    return _corrupted(images.take(seconds), domains.work / "imagenet-c-mini", (name,), int(severity or 5))
+
+
+def _corrupted(images: ImageSet, out: Path, kinds: tuple[str, ...], severity: int) -> ImageSet:
+    """The same images and labels under every one of the corruptions; files that are there are not made again."""
+    written = write_tree(images, out, kinds, (severity,), size=0, workers=0)
+    assert images.labels is not None
+    return ImageSet(out, tuple(written), images.labels * len(kinds), images.classes)
+
+
+def _digits(domains: Domains, domain: str) -> ImageSet:
+    if domain != "real":
+        raise UsageError(f"The digits have no images of {domain!r} here: their source model comes with the package.")
+    folder = domains.work / "digits" / "real"
+    write_digits(folder, real_digits())
+    return find_labelled(folder)
+
+
+_OWN: dict[str, Callable[[Domains, str], ImageSet]] = {
+    "pacs": _pacs,
+    "imagenet-c": _imagenet_c,
+    "imagenet-c-mini": _imagenet_mini,
+    "digits": _digits,
+}

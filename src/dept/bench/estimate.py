@@ -1,0 +1,142 @@
+"""How long a suite takes on one GPU, estimated from arithmetic alone.
+
+Multiply-accumulates of all forwards and backwards of its cells, two operations each, over an assumed effective rate of
+40 TFLOP/s: about what an A100-class card sustains in TF32 or bf16 on a ViT (an eighth of its bf16 peak). Not counted:
+decoding and augmenting images, which can be the slower part with few workers. In fp32 without TF32 take twice to four
+times as long. Counts of images are the official ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dept import methods, uda
+from dept.adapting import make_config
+from dept.bench.flops import Shape, plain_forward, prompted_forward
+from dept.bench.suite import Row, Source, Suite
+from dept.data import benchmarks
+from dept.methods.base import BaseConfig
+from dept.training import SourceTraining
+from dept.uda.base import UDAConfig
+
+RATE = 40e12
+"""assumed effective operations per second"""
+
+WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024}
+RESNETS = {"resnet50": 4.1e9, "resnet101": 7.8e9}
+# Forwards per image of a step: a backward costs one more for the activations, and one for weights if all are tuned.
+STEP = {
+    "source": 0.0,
+    "neo": 1.0,
+    "tent": 2.0,
+    "cfa": 2.0,
+    "eata": 2.0,
+    "sar": 4.0,
+    "ttt": 3.0,
+    "shot": 3.0,
+    "shotpp": 3.0,
+    "adacontrast": 6.0,
+    "dept": 5.0,
+    "full": 6.0,
+    "swd": 16.0,
+}
+DEFAULT_STEP = 3.0  # a forward and a full backward
+PASSES = {"dept": 1, "full": 1, "shot": 1, "shotpp": 1, "can": 2}  # forwards of all images per epoch, beside the steps
+READOUTS = {"dept": 2, "full": 2}  # networks that are read out when scored
+TRAIN_IMAGENET = 1_281_167
+# Data sets that are made, not downloaded.
+MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
+
+
+def gpu_hours(suite: Suite) -> float:
+    """Hours of one GPU for all cells of a suite, source trainings included (borrowed ones as well)."""
+    trained = {(row.source, shift.split("->")[0]) for row in suite.rows for shift in suite.shifts}
+    work = sum(_training(suite, *pair) for pair in trained if suite.sources[pair[0]].config is not None)
+    for row in suite.rows:
+        runs = len(suite.seeds) if row.random else 1
+        work += runs * sum(_run(suite, row, shift) for shift in suite.shifts)
+    return 2 * work / RATE / 3600
+
+
+def image_count(data: str, domains: str) -> int:
+    """Official number of images of one or several domains ("a+b" or "a,b")."""
+    return sum(_count(data, name) for name in domains.replace("+", ",").split(","))
+
+
+def forward(source: Source) -> float:
+    """Multiply-accumulates of one image through a source model."""
+    made: Mapping[str, Any] = source.extra.get("timm", {})
+    family = source.arch.split(".")[0]
+    if family in RESNETS:
+        return RESNETS[family] * (source.size / 224) ** 2
+    width = made.get("embed_dim") or next((w for name, w in WIDTHS.items() if f"_{name}_" in family), WIDTHS["base"])
+    patch = made.get("patch_size", 16)
+    layers = made.get("depth", 24 if "_large_" in family else 12)
+    tokens = (made.get("img_size", source.size) // patch) ** 2 + 1
+    shape = Shape(layers, width, tokens, 3 * patch**2)
+    return prompted_forward(shape, source.stages, source.prompts) if source.stages else plain_forward(shape)
+
+
+def _count(data: str, name: str) -> int:
+    if data in MADE:
+        return MADE[data]
+    if data == "imagenet-c" and name == "clean":
+        return TRAIN_IMAGENET
+    known = {domain.name: domain.images for domain in benchmarks.get(data).domains}
+    return known.get(name.partition("/held-out")[0]) or 0
+
+
+def _training(suite: Suite, name: str, domains: str) -> float:
+    source = suite.sources[name]
+    images = image_count(suite.data, domains)
+    if "most" in source.extra:
+        images = min(images, source.extra["most"] * len(domains.split("+")))
+    config = SourceTraining.Config(**source.config or {})
+    seen = _steps(config, images) * config.batch
+    # Student forward and backward; a prompted model has a teacher too. Then the held-out tenth after every epoch.
+    return forward(source) * (seen * (4 if source.stages else 3) + config.held_out * seen)
+
+
+def _run(suite: Suite, row: Row, shift: str) -> float:
+    """Multiply-accumulates of one adaptation, scoring before and after included."""
+    first, target = shift.split("->")
+    domains = target.split(",")
+    found = image_count(suite.data, target)
+    images = found if suite.most is None else min(found, suite.most * len(domains))
+    one = forward(suite.sources[row.source])
+    statistics = image_count(suite.data, first) if row.extra.get("stats") else 0
+    if row.setting == "online":
+        return one * (images * (2 + STEP.get(row.method, DEFAULT_STEP)) + statistics)
+    kind: Any = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)
+    fields = {k: v for k, v in row.config.items() if k in kind.Config.__dataclass_fields__}
+    config = make_config(kind, None, row.preset, fields)
+    return one * (_learning(row, kind, config, images) + statistics + _scoring(row, config) * images)
+
+
+def _learning(row: Row, kind: Any, config: BaseConfig, images: int) -> float:
+    """Image forwards of the steps, and of the passes that a method makes in between."""
+    each = STEP.get(row.method, DEFAULT_STEP)
+    if isinstance(config, UDAConfig):
+        steps = config.max_iters or config.epochs * config.iters_per_epoch
+        # CAN draws as many images per class as its config says; the others a batch of each domain.
+        both = 150 if row.method == "can" else 2 * config.batch
+        return steps * both * each + PASSES.get(row.method, 0) * config.epochs * images
+    ratio = row.extra.get("ratio", 1.0)
+    used, scaled = int(images * ratio), kind.scaled(config, ratio)
+    if row.method == "source" or not used:
+        return 0.0
+    seen = _steps(scaled, used) * config.batch
+    return float(seen * (each + PASSES.get(row.method, 0) * ratio))
+
+
+def _scoring(row: Row, config: BaseConfig) -> float:
+    """How often all images are scored: before, after, and as often as `eval_every` says."""
+    every = row.extra.get("eval_every", 0)
+    epochs = config.epochs / row.extra.get("ratio", 1.0)
+    return READOUTS.get(row.method, 1) * (2 + (epochs / every if every else 0))
+
+
+def _steps(config: BaseConfig, images: int) -> int:
+    return config.max_iters or config.epochs * math.ceil(images / config.batch)

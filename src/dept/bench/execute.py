@@ -1,0 +1,299 @@
+"""Running a cell of any suite: a source training, an offline or online adaptation, or one with source data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dept import methods, uda
+from dept.adapting import AdaptOptions, adapt, label_free, make_config, promptable
+from dept.bench.domains import Domains
+from dept.bench.protocol import check_preprocess
+from dept.bench.runner import Cell
+from dept.bench.suite import TRAINING, Suite, file_hash
+from dept.data.folder import ImageSet
+from dept.data.loader import Views
+from dept.data.streams import Scenario, domain_by_domain, mixed
+from dept.data.subsets import sample
+from dept.engine import Runtime, TestPasses, collect
+from dept.errors import DataError
+from dept.files import load_model, save_model
+from dept.methods.base import Method
+from dept.methods.source import Source as NoAdaptation
+from dept.metrics import paired_interval, score
+from dept.models import Model, create_model, fingerprint
+from dept.runs import environment, protocol, resolve_device
+from dept.stats import compute_stats, load_stats, save_stats
+from dept.streaming import run_scenario
+from dept.training import SourceTraining, train
+from dept.uda_run import adapt_with_source
+
+OPTIONS = {field.name for field in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Runs cells of one suite; models and run folders go to `work`."""
+
+    suite: Suite
+    domains: Domains
+    weights: Path | None
+    work: Path
+    device: str = "auto"
+    workers: int = 0
+    force: bool = False
+    """run with a preprocessing that contradicts the weights' own config; the results say so"""
+
+    @property
+    def weights_id(self) -> str:
+        """sha256 of the weights file, or the word for timm's own download."""
+        return "timm" if self.weights is None else file_hash(self.weights)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where cells run."""
+        return Runtime(resolve_device(self.device), self.workers)
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        """The result of one cell."""
+        if cell.method == TRAINING:
+            return self._train(cell)
+        kind = cell.setting.split()[-1]
+        model = load_model(self.source_model(cell))
+        forced = check_preprocess(model.card.arch, model.card.preprocess, force=self.force)
+        result = {"offline": self._offline, "online": self._online, "uda": self._uda}[kind](cell, model)
+        if forced:
+            result["protocol"]["forced"] = forced
+        return result
+
+    # -- source models -------------------------------------------------------------------------------------
+
+    def _train(self, cell: Cell) -> dict[str, Any]:
+        sources = self._sources(cell.shift, cell.protocol.get("most"))
+        run = train(
+            self._fresh_model(cell, sources[0].classes),
+            sources[0] if len(sources) == 1 else sources,
+            out=self.folder(cell),
+            config=SourceTraining.Config(**cell.protocol["config"]),
+            seed=cell.seed,
+            device=self.device,
+            workers=self.workers,
+            **self._going_on(cell),
+        )
+        return run.result
+
+    def _fresh_model(self, cell: Cell, classes: tuple[str, ...]) -> Model:
+        """The model before training: pretrained backbone, prompts and head new."""
+        made = cell.protocol
+        model = create_model(
+            made["arch"],
+            classes,
+            stages=made["stages"],
+            prompts=made["prompts"],
+            weights=self.weights,
+            pretrained=self.weights is None,
+            seed=cell.seed,
+            **({} if made["size"] == 224 else {"img_size": made["size"]}),
+            **made.get("timm", {}),
+        )
+        if "resize" in made:
+            model.card = replace(model.card, preprocess=replace(model.card.preprocess, resize=made["resize"]))
+        return model
+
+    def source_model(self, cell: Cell) -> Path:
+        """File of the source model of a cell; trained now if it is not there (results are kept, models are not)."""
+        name, source = self._source(cell)
+        file = self.suite.sources[name].file or self.folder(source) / "model.safetensors"
+        if file.is_file():
+            return file
+        if source.protocol["config"] is None:
+            classes = self._sources(source.shift, None)[0].classes
+            return save_model(self._fresh_model(source, classes), file)
+        self._train(source)
+        return file
+
+    def _source(self, cell: Cell) -> tuple[str, Cell]:
+        """Name and training of the source model that a cell starts from."""
+        for name in self.suite.sources:
+            source = self.suite.source_cell(name, cell.shift, self.weights_id)
+            if source.key == cell.protocol["source"]:
+                return name, source
+        raise DataError(
+            f"The source model {cell.protocol['source']} of {cell.title!r} is none of the suite's with these weights "
+            f"({self.weights_id[:12]}): the cell was made with other weights or an older definition."
+        )
+
+    # -- adaptations ---------------------------------------------------------------------------------------
+
+    def _offline(self, cell: Cell, model: Model) -> dict[str, Any]:
+        images = self._target(cell)
+        run = adapt(
+            model,
+            images,
+            out=self.folder(cell),
+            method=cell.method,
+            preset=cell.protocol["preset"],
+            score_on=images,
+            seed=cell.seed,
+            device=self.device,
+            workers=self.workers,
+            **self._stats(cell),
+            **_settings(methods.get(cell.method), cell),
+            **{name: value for name, value in cell.protocol.items() if name in OPTIONS},
+            **self._going_on(cell),
+        )
+        return run.result | paired(run.before, run.after, images)
+
+    def _online(self, cell: Cell, model: Model) -> dict[str, Any]:
+        scenario = self._scenario(cell)
+        kind, stats = methods.get(cell.method), self._stats(cell)
+        config = make_config(kind, None, cell.protocol["preset"], _settings(kind, cell))
+        model, notes = promptable(model.to(self.runtime.device).eval(), kind, stages=4, prompts=50, seed=cell.seed)
+        views = Views(model.card.preprocess, model.card.augment, cell.seed)
+        tensors = load_stats(stats["stats"], model) if stats else None
+        sha = fingerprint(model)
+        before = _source_predictions(model, scenario, views, self.runtime)
+        method = kind(model, config, seed=cell.seed, stats=tensors)  # after: a method says what is frozen
+        after = play(method, scenario, views, self.runtime)
+        images = joined(scenario)
+        record = protocol(
+            model,
+            images,
+            method=method,
+            config=config,
+            augment=views.augment,
+            seed=cell.seed,
+            backbone_sha256=sha,
+            setting="online",
+            stream=cell.protocol.get("stream", {}),
+            reset=scenario.reset,
+            readout=f"student, direct, predicted {config.predict} the update",
+            evaluated_on="the stream, every image once",
+        )
+        return {
+            "method": method.name,
+            "images": len(images),
+            "notes": notes,
+            **method.counts(),
+            "label_free": label_free(before, after, model.classes),
+            **_scores(before, after, images),
+            "segments": _segments(scenario, before, after),
+            **paired(before, after, images),
+            "protocol": record,
+            "environment": environment(self.runtime),
+        }
+
+    def _uda(self, cell: Cell, model: Model) -> dict[str, Any]:
+        images = self._target(cell)
+        source = self._sources(cell.shift.split("->")[0], None)[0]
+        run = adapt_with_source(
+            model,
+            source,
+            images.unlabelled(),
+            out=self.folder(cell),
+            method=cell.method,
+            preset=cell.protocol["preset"],
+            score_on=images,
+            seed=cell.seed,
+            device=self.device,
+            workers=self.workers,
+            **_settings(uda.get(cell.method), cell),
+            **self._going_on(cell),
+        )
+        return run.result | paired(run.before, run.after, images)
+
+    # -- what cells are made of ----------------------------------------------------------------------------
+
+    def folder(self, cell: Cell) -> Path:
+        """The run folder of a cell (models and adapters; not committed)."""
+        return self.work / cell.suite / cell.key
+
+    def _going_on(self, cell: Cell) -> dict[str, Any]:
+        """An interrupted cell goes on where it was; leftovers of anything else are replaced."""
+        interrupted = (self.folder(cell) / "resume.safetensors").exists()
+        return {"resume": interrupted, "overwrite": not interrupted}
+
+    def _sources(self, names: str, most: int | None) -> list[ImageSet]:
+        return [self._domain(name, most) for name in names.split("+")]
+
+    def _target(self, cell: Cell) -> ImageSet:
+        return self._domain(cell.shift.split("->")[1], cell.protocol["most"])
+
+    def _domain(self, name: str, most: int | None) -> ImageSet:
+        images = self.domains.load(self.suite.data, name)
+        return images if most is None else sample(images, most, seed=0)
+
+    def _stats(self, cell: Cell) -> dict[str, Any]:
+        """Source statistics of the cell's model, computed once from the source images."""
+        if not cell.protocol.get("stats"):
+            return {}
+        file = self.source_model(cell).with_name("stats.safetensors")
+        if not file.exists():
+            images = self._sources(cell.shift.split("->")[0], None)[0]
+            save_stats(*compute_stats(load_model(self.source_model(cell)), images, self.runtime), file)
+        return {"stats": str(file)}
+
+    def _scenario(self, cell: Cell) -> Scenario:
+        names = cell.shift.split("->")[1].split(",")
+        domains = [(name, self._domain(name, cell.protocol["most"])) for name in names]
+        how = dict(cell.protocol.get("stream", {}))
+        if how.pop("mixed", False):
+            return mixed(domains, seed=cell.seed)
+        return domain_by_domain(domains, seed=cell.seed, **how)
+
+
+def play(method: Method, scenario: Scenario, views: Views, runtime: Runtime) -> Tensor:
+    """Probabilities (n, C) that a stream was answered with, segment after segment, in the order of arrival."""
+    answered = [logits.softmax(dim=1).cpu() for _, _, logits in run_scenario(method, scenario, views, runtime)]
+    return torch.cat(answered)
+
+
+def joined(scenario: Scenario) -> ImageSet:
+    """All images of a scenario in the order of arrival."""
+    parts = [segment.images.take(segment.order) for segment in scenario.segments]
+    labels = tuple(label for part in parts for label in part.labels or ())
+    return ImageSet(parts[0].root, tuple(path for part in parts for path in part.paths), labels, parts[0].classes)
+
+
+def paired(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
+    """The gain on the same images with its interval, and the predictions that it comes from."""
+    assert images.labels is not None
+    old, new = before.argmax(dim=1).tolist(), after.argmax(dim=1).tolist()
+    hits = [[p == y for p, y in zip(predicted, images.labels, strict=True)] for predicted in (new, old)]
+    return {
+        "gain": (sum(hits[0]) - sum(hits[1])) / len(images),
+        "gain_ci95": paired_interval(*hits),
+        "predictions": {"before": old, "after": new},
+    }
+
+
+def _settings(kind: Any, cell: Cell) -> dict[str, Any]:
+    """The cell's config, as far as the method has such settings: rows of one protocol share batch and steps."""
+    return {name: value for name, value in cell.protocol["config"].items() if name in kind.Config.__dataclass_fields__}
+
+
+def _source_predictions(model: Model, scenario: Scenario, views: Views, runtime: Runtime) -> Tensor:
+    return collect(TestPasses(joined(scenario), views, runtime)(), NoAdaptation(model))["student"]
+
+
+def _scores(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
+    labels = torch.tensor(images.labels)
+    return {
+        "before": score(before, labels, images.classes),
+        "after": score(after, labels, images.classes),
+    }
+
+
+def _segments(scenario: Scenario, before: Tensor, after: Tensor) -> dict[str, dict[str, float]]:
+    """Accuracy of every segment of a stream."""
+    found, at = {}, 0
+    for segment in scenario.segments:
+        part = slice(at, at := at + len(segment.order))
+        labels = torch.tensor(segment.images.take(segment.order).labels)
+        hits = [float((p[part].argmax(dim=1) == labels).double().mean()) for p in (before, after)]
+        found[segment.name] = dict(zip(("before", "after"), hits, strict=True))
+    return found

@@ -1,0 +1,167 @@
+"""A suite is data: source models, rows (a method in a setting) and shifts. Their product is a list of cells.
+
+A shift is written "source->target"; several source domains are joined by "+", the domains of a stream by ",".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dept.bench.runner import Cell
+from dept.errors import DataError, UsageError
+
+TRAINING = "source-training"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source model: a pretrained backbone, trained on the source domain unless `config` is None.
+
+    `config` holds fields of `SourceTraining.Config`; `extra` enters the protocol (and so the cell's key) as it is.
+    """
+
+    arch: str
+    stages: int = 0
+    prompts: int = 0
+    size: int = 224
+    config: Mapping[str, Any] | None = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    home: str = ""
+    """the suite that the model belongs to, if another one borrows it: it is trained once"""
+
+    file: Path | None = None
+    """the model itself, if it is given and not made"""
+
+    def protocol(self, weights: str) -> dict[str, Any]:
+        """Everything the model depends on; `weights` identifies the pretrained tensors."""
+        if self.file is not None:
+            return {"file": self.file.name, "sha256": file_hash(self.file), "config": None}
+        made = {"arch": self.arch, "weights_sha256": weights, "size": self.size, "stages": self.stages}
+        return {**made, "prompts": self.prompts, "config": None if self.config is None else dict(self.config)} | dict(
+            self.extra
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: a method in a setting (offline, online, uda) on one of the suite's source models.
+
+    `config` holds fields of the method's Config; `extra` is what else the run is told (ratio, stats, stream).
+    `paper` names the paper's row that this one is to be put beside.
+    """
+
+    label: str
+    method: str
+    source: str
+    setting: str = "offline"
+    tag: str = ""
+    preset: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a cell calls the setting: source model, tag, kind."""
+        return f"{self.source}{self.tag} {self.setting}"
+
+    @property
+    def random(self) -> bool:
+        """Whether seeds matter."""
+        return self.method != "source"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A table or figure: every row on every shift, for every seed."""
+
+    name: str
+    title: str
+    data: str
+    shifts: tuple[str, ...]
+    sources: Mapping[str, Source]
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...] = (0,)
+    most: int | None = None
+    """at most so many target images per domain, drawn uniformly"""
+    metric: str = "top1"
+    """headline: top1, mean_per_class or error"""
+    paper: str = ""
+    """table of the paper's numbers"""
+
+    def source_cell(self, name: str, shift: str, weights: str) -> Cell:
+        """The training of one source model on the source side of a shift."""
+        source, domain = self.sources[name], shift.split("->")[0]
+        return Cell(source.home or self.name, self.data, domain, TRAINING, name, 0, source.protocol(weights))
+
+    def cell(self, row: Row, shift: str, seed: int, weights: str) -> Cell:
+        """One number of the table."""
+        protocol = {
+            "source": self.source_cell(row.source, shift, weights).key,
+            "most": self.most,
+            "preset": row.preset,
+            "config": dict(row.config),
+            **row.extra,
+        }
+        return Cell(self.name, self.data, shift, row.method, row.name, seed, protocol)
+
+    def cells(self, weights: str) -> list[Cell]:
+        """Trainings first, then the rows; the first seed of everything before the second."""
+        trained = [
+            self.source_cell(row.source, shift, weights)
+            for row in self.rows
+            for shift in self.shifts
+            if self.sources[row.source].config is not None
+        ]
+        runs = [
+            self.cell(row, shift, seed, weights)
+            for seed in self.seeds
+            for row in self.rows
+            for shift in self.shifts
+            if row.random or seed == self.seeds[0]
+        ]
+        return list({cell.key: cell for cell in (*trained, *runs)}.values())
+
+    def chosen(
+        self,
+        *,
+        methods: Sequence[str] = (),
+        shifts: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        max_iters: int = 0,
+        limit: int = 0,
+    ) -> Suite:
+        """A smaller suite. `max_iters` and `limit` change the protocol, and with it the cells' keys.
+
+        Args:
+            methods: methods or labels of rows.
+            shifts: shifts, or their targets.
+        """
+        rows = _matching("row or method", self.rows, methods, lambda row: (row.method, row.label))
+        kept = _matching("shift", self.shifts, shifts, lambda shift: (shift, shift.split("->")[1]))
+        if max_iters:
+            rows = tuple(replace(row, config={**row.config, "max_iters": max_iters}) for row in rows)
+        most = min(limit, self.most or limit) if limit else self.most
+        return replace(self, rows=rows, shifts=kept, seeds=tuple(seeds) or self.seeds, most=most)
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file."""
+    if not path.is_file():
+        raise DataError(f"The file {path} does not exist.")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _matching(what: str, items: tuple[Any, ...], wanted: Sequence[str], names: Any) -> tuple[Any, ...]:
+    """The items that one of the wanted names belongs to; an unknown name is an error."""
+    if not wanted:
+        return items
+    known = sorted({name for item in items for name in names(item)})
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"The suite has no {what} {name!r}; choose from {', '.join(known)}.")
+    return tuple(item for item in items if set(names(item)) & set(wanted))

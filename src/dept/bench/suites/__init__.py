@@ -1,0 +1,44 @@
+"""Registry of suites: one short file each, with the suite as data in `SUITE`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from dept.bench.suite import Suite
+from dept.errors import UsageError
+
+# name -> module. Static, so that listing names imports nothing.
+_REGISTRY = {
+    "visda": "dept.bench.suites.visda",
+    "visda-r101": "dept.bench.suites.visda_r101",
+    "imagenet-c": "dept.bench.suites.imagenet_c",
+    "domainnet": "dept.bench.suites.domainnet",
+    "domainnet-multi": "dept.bench.suites.domainnet_multi",
+    "data-ratio": "dept.bench.suites.data_ratio",
+    "prompt-number": "dept.bench.suites.prompt_number",
+    "loss-ablation": "dept.bench.suites.loss_ablation",
+    "hyper-parameters": "dept.bench.suites.hyper_parameters",
+    "motivation": "dept.bench.suites.motivation",
+    "streams": "dept.bench.suites.streams",
+    "streams-gradual": "dept.bench.suites.streams_gradual",
+    "pacs-mini": "dept.bench.suites.pacs_mini",
+    "pacs-full": "dept.bench.suites.pacs_full",
+    "pacs-multi": "dept.bench.suites.pacs_multi",
+    "pacs-ratio": "dept.bench.suites.pacs_ratio",
+    "pacs-losses": "dept.bench.suites.pacs_losses",
+    "digits": "dept.bench.suites.digits",
+    "imagenet-c-mini": "dept.bench.suites.imagenet_c_mini",
+}
+
+
+def available() -> list[str]:
+    """Names of all suites, in the order of the paper, then ours."""
+    return list(_REGISTRY)
+
+
+def get(name: str) -> Suite:
+    """A suite by its name."""
+    if name not in _REGISTRY:
+        raise UsageError(f"There is no suite {name!r}; `dept bench list` shows them.")
+    suite: Suite = import_module(_REGISTRY[name]).SUITE
+    return suite

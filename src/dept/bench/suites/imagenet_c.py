@@ -1,0 +1,42 @@
+"""`imagenet-c`: 15 corruptions at severity 5, all 50,000 images each, ViT-B/16 AugReg, top-1 error.
+
+The images are 224 px already and are used as they are (identity resize). Every corruption starts from the source model.
+The plain source model is timm's with its own head; DePT's prompts are trained on ImageNet for 11,000 steps. The paper
+prints SHOT-IM among the offline methods; it cites CFA's benchmark, where it is one online pass over norm layers.
+"""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Source, Suite
+from dept.bench.suites.visda import ARCH, STATS
+from dept.data.corruptions import CORRUPTIONS
+
+IDENTITY = {"resize": 224}
+
+SUITE = Suite(
+    name="imagenet-c",
+    title="15 corruptions of ImageNet at severity 5, offline and online; ViT-B/16",
+    data="imagenet-c",
+    shifts=tuple(f"clean->{name}/5" for name in CORRUPTIONS),
+    sources={
+        "plain": Source(ARCH, config=None, extra=IDENTITY),
+        "G": Source(ARCH, 4, 50, config={"max_iters": 11_000}, extra=IDENTITY),
+    },
+    rows=(
+        Row("Source", "source", "plain", paper="Source (ViT-B)"),
+        Row("Source (prompted, M=4)", "source", "G"),
+        Row("SHOT-IM", "shot", "plain", preset="im"),
+        Row("AdaContrast", "adacontrast", "plain", preset="offline", paper="AdaContrast (ViT-B) offline"),
+        Row("DePT-G", "dept", "G", preset="official", paper="DePT-G (ViT-B) offline"),
+        Row("Tent, online", "tent", "plain", "online", preset="online"),
+        Row("SHOT-IM, online", "shot", "plain", "online", preset="online-ln", paper="SHOT-IM (ViT-B) offline"),
+        Row(
+            "AdaContrast, online", "adacontrast", "plain", "online", preset="online", paper="AdaContrast (ViT-B) online"
+        ),
+        Row("CFA, online", "cfa", "plain", "online", preset="online", extra=STATS, paper="CFA (ViT-B) online"),
+        Row("DePT-G, online", "dept", "G", "online", preset="online", paper="DePT-G (ViT-B) online"),
+    ),
+    seeds=(2020,),
+    metric="error",
+    paper="imagenet-c",
+)

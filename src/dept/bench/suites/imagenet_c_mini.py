@@ -1,0 +1,41 @@
+"""`imagenet-c-mini`: ViT-Ti/16 at 224 px, two ImageNet validation crops per class, severity 5, online.
+
+The crops are used as they are (identity resize). The first image per class is the stand-in source set of what needs
+source data (DePT's prompts, CFA's statistics, EATA's Fisher weights; the backbone stays as it is), the second one
+is corrupted and streamed: 1,000 images, batch 64, reset per corruption.
+"""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Source, Suite
+from dept.bench.suites.pacs_mini import ARCH
+from dept.data.corruptions import CORRUPTIONS
+
+BATCH = {"batch": 64}
+IDENTITY = {"resize": 224}
+# One image per class is little: the backbone is frozen, the pretrained head kept, prompts learn for two epochs.
+PROMPTS = {"freeze_backbone": True, "epochs": 2, "batch": 32, "lr": 1e-4}
+
+SUITE = Suite(
+    name="imagenet-c-mini",
+    title="15 corruptions of 1,000 ImageNet crops at severity 5, online; ViT-Ti/16",
+    data="imagenet-c-mini",
+    shifts=tuple(f"clean->{name}/5" for name in CORRUPTIONS),
+    sources={
+        "plain": Source(ARCH, config=None, extra=IDENTITY),
+        "G": Source(ARCH, 4, 20, config=PROMPTS, extra=IDENTITY),
+    },
+    rows=(
+        Row("Source", "source", "plain", "online", config=BATCH),
+        Row("Source (prompted, M=4)", "source", "G", "online", config=BATCH),
+        Row("Tent", "tent", "plain", "online", preset="online", config=BATCH),
+        Row("SHOT-IM", "shot", "plain", "online", preset="online-ln", config=BATCH),
+        Row("CFA (stand-in statistics)", "cfa", "plain", "online", config=BATCH, extra={"stats": True}),
+        Row("EATA (stand-in Fisher)", "eata", "plain", "online", config=BATCH, extra={"stats": True}),
+        Row("SAR", "sar", "plain", "online", config=BATCH),
+        Row("NEO", "neo", "plain", "online", config=BATCH),
+        Row("AdaContrast", "adacontrast", "plain", "online", preset="online", config=BATCH),
+        Row("DePT-G (stand-in prompts)", "dept", "G", "online", preset="online", config=BATCH),
+    ),
+    metric="error",
+)

@@ -1,0 +1,20 @@
+"""`pacs-losses`: the terms of DePT-G's loss one by one, as in `loss-ablation`; photo -> art_painting of `pacs-mini`."""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.loss_ablation import STEPS
+from dept.bench.suites.pacs_mini import RUN, borrowed
+
+SUITE = Suite(
+    name="pacs-losses",
+    title="terms of DePT-G's loss one by one; PACS photo -> art_painting",
+    data="pacs",
+    shifts=("photo->art_painting",),
+    sources=borrowed("G"),
+    rows=(
+        Row("0: source model with prompts", "source", "G", config=RUN),
+        *(Row(f"{n}: {terms}", "dept", "G", tag=f"-{n}", config=RUN | off) for n, terms, off in STEPS),
+    ),
+    most=1000,
+)

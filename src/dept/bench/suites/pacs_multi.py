@@ -1,0 +1,27 @@
+"""`pacs-multi`: three domains of PACS together, adapted to the fourth; otherwise as `pacs-mini`.
+
+At most 1,000 images per source domain, 300 training steps; ERM is the plain model trained on their union.
+"""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.pacs_mini import RUN, TRAINING, source
+
+DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
+STEPS = TRAINING | {"max_iters": 300}
+MOST = {"most": 1000}
+
+SUITE = Suite(
+    name="pacs-multi",
+    title="PACS, three domains -> the fourth, multi-source; ViT-Ti/16 at 128 px",
+    data="pacs",
+    shifts=tuple("+".join(other for other in DOMAINS if other != target) + f"->{target}" for target in DOMAINS),
+    sources={"ERM": source(0, config=STEPS, extra=MOST), "G": source(4, config=STEPS, extra=MOST)},
+    rows=(
+        Row("ERM on the union", "source", "ERM"),
+        Row("Source (shared and domain prompts)", "source", "G"),
+        Row("DePT-G", "dept", "G", config=RUN),
+    ),
+    most=1000,
+)

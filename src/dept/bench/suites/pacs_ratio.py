@@ -1,0 +1,26 @@
+"""`pacs-ratio`: photo -> art_painting with a share of the target images, evaluated on all of them.
+
+Does prompt tuning lose less than tuning all weights when data are scarce? Both have the same objective.
+"""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.pacs_mini import RUN, borrowed
+
+RATIOS = (0.05, 0.2, 1.0)
+WAYS: tuple[tuple[str, str, dict[str, float]], ...] = (("DePT-G", "dept", {}), ("all weights", "full", {"lr": 5e-4}))
+
+SUITE = Suite(
+    name="pacs-ratio",
+    title="accuracy against the share of target images, DePT-G and all weights; PACS photo -> art_painting",
+    data="pacs",
+    shifts=("photo->art_painting",),
+    sources=borrowed("G"),
+    rows=tuple(
+        Row(f"{label}, {100 * ratio:g} %", method, "G", tag=f"-{ratio:g}", config=RUN | more, extra={"ratio": ratio})
+        for label, method, more in WAYS
+        for ratio in RATIOS
+    ),
+    seeds=(0, 1),
+)

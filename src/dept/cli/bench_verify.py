@@ -1,0 +1,90 @@
+"""`dept bench verify [SUITE …]`: run a small committed cell of each suite again, and say whether it reproduces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from dept.bench import suites
+from dept.bench.execute import Executor
+from dept.bench.found import key_of, stored_cells
+from dept.bench.verify import TOLERANCE, Check, cheapest, verify, with_key
+from dept.cli.bench_suite import domains
+from dept.cli.parse import parse
+from dept.cli.show import as_json, say, table
+from dept.errors import DeptError, UsageError
+
+_DESCRIPTION = f"""Run a committed cell of each suite again and compare.
+
+Of every suite the quickest cell is taken, by its stored time and that of its source training. In the environment of the
+stored result every prediction must be equal; where versions, device or threads differ, the accuracy may be off by
+{TOLERANCE:g} point. Suites without committed results, or whose data or weights are not given, are not checked."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is run again, and with which files."""
+
+    suites: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE …]")] = ()
+    """which suites; all by default"""
+    data: Path | None = None
+    """folder of the data sets (default: $DEPT_DATA)"""
+    weights: Path | None = None
+    """timm weights of the backbone (safetensors)"""
+    results: Path = Path("benchmarks/results")
+    """folder of the committed results"""
+    work: Path = Path("runs/verify")
+    """folder for models and run folders"""
+    cell: str = ""
+    """the (beginning of the) key of a cell to run instead of the quickest one; with one suite"""
+    device: str = "auto"
+    """cpu, cuda, mps or auto"""
+    workers: int = 0
+    """processes that decode images and make views"""
+    json: bool = False
+    """print JSON"""
+
+
+def run(argv: list[str]) -> int:
+    """1 if a result does not reproduce."""
+    files: Files = parse("bench verify", _DESCRIPTION, argv, files=Files).files
+    if files.cell and len(files.suites) != 1:
+        raise UsageError("--cell belongs to one suite: name it, as in `dept bench verify pacs-mini --cell KEY`.")
+    checks = [_check(name, files) for name in files.suites or suites.available()]
+    if files.json:
+        print(as_json([asdict(check) for check in checks]))
+    else:
+        rows = [[check.suite, check.key or "–", check.verdict, check.reason] for check in checks]
+        print(table(["suite", "cell", "verdict", "why"], rows))
+    return 1 if any(check.failed for check in checks) else 0
+
+
+def _check(name: str, files: Files) -> Check:
+    """One suite; what cannot be run is not checked, with the reason."""
+    suite = suites.get(name)
+    entries = stored_cells(files.results / name)
+    if not entries:
+        return Check(name, "not checked", f"no results in {files.results / name}")
+    try:
+        executor = Executor(
+            suite, domains(files.data, files.work), files.weights, files.work, files.device, files.workers
+        )
+        entry = _picked(entries, {cell.key for cell in suite.cells(executor.weights_id)}, files.cell)
+        if entry is None:
+            return Check(name, "not checked", "no stored cell is of today's definition with these --weights")
+        say(f"{name}: running {entry['cell']['shift']} {entry['cell']['method']} again ({key_of(entry)}) …")
+        return verify(entry, executor.run)
+    except DeptError as error:
+        return Check(name, "not checked", str(error))
+
+
+def _picked(entries: Sequence[dict[str, Any]], defined: set[str], key: str) -> Mapping[str, Any] | None:
+    """The cell that was asked for, or the quickest of those that the suite defines."""
+    if key:
+        return with_key(entries, key)
+    trainings = [entry for entry in entries if "after" not in entry["result"]]
+    return cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])

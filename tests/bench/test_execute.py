@@ -1,0 +1,184 @@
+"""Cells of every kind on a tiny generated PACS tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from dept.bench.domains import PACS_CLASSES, Domains
+from dept.bench.execute import Executor
+from dept.bench.runner import Cell, run_cells
+from dept.bench.suite import Row, Source, Suite
+from dept.data.corruptions import EXTRA
+from dept.errors import DataError, UsageError
+from dept.files import load_model
+from dept.models import Model
+from support import ARCH, PROJECTION, TIMM
+
+SMALL = {"batch": 7, "max_iters": 2}
+RUN = SMALL | PROJECTION
+TRAINING = {"epochs": 1, "batch": 14} | PROJECTION
+TINY = {"timm": {name: value for name, value in TIMM.items() if name != "img_size"}}
+
+
+def source(stages: int) -> Source:
+    return Source(ARCH, stages, 3 if stages else 0, size=32, config=TRAINING, extra=TINY)
+
+
+SUITE = Suite(
+    name="tiny",
+    title="tiny",
+    data="pacs",
+    shifts=("photo->sketch",),
+    sources={"plain": source(0), "G": source(2), "start": replace(source(0), config=None)},
+    rows=(
+        Row("Source", "source", "plain"),
+        Row("Tent", "tent", "plain", preset="offline", config=RUN),
+        Row("CFA", "cfa", "plain", "online", config={"batch": 7}, extra={"stats": True}),
+        Row("EATA, offline", "eata", "plain", config=RUN, extra={"stats": True}),
+        Row("DePT", "dept", "G", config=RUN, extra={"ratio": 0.5}),
+        Row("DePT, online", "dept", "G", "online", preset="online", config={"batch": 7} | PROJECTION),
+        Row("MCC", "mcc", "start", "uda", config=SMALL),
+    ),
+    most=21,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for domain, count in (("photo", 6), ("sketch", 4)):
+        for number, name in enumerate(PACS_CLASSES):
+            folder = root / "pacs" / domain / name
+            folder.mkdir(parents=True)
+            for image in range(count):
+                pixels = rng.integers(0, 60, (40, 40, 3)) + 25 * number
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{image}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("weights") / "vit.safetensors"
+    save_file(timm.create_model(ARCH, **TIMM).state_dict(), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def executor(data: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Executor:
+    work = tmp_path_factory.mktemp("work")
+    return Executor(SUITE, Domains(data, work / "data"), weights, work, device="cpu")
+
+
+def cell(executor: Executor, label: str, seed: int = 0) -> Cell:
+    row = next(row for row in SUITE.rows if row.label == label)
+    return SUITE.cell(row, SUITE.shifts[0], seed, executor.weights_id)
+
+
+def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: Path) -> None:
+    cells = SUITE.cells(executor.weights_id)
+    assert [c.setting for c in cells[:2]] == ["plain", "G"] and len(cells) == 2 + len(SUITE.rows)
+    outcomes = list(run_cells(cells, executor.run, tmp_path))
+    assert [outcome.error for outcome in outcomes] == [""] * len(cells)
+    for outcome in outcomes[2:]:
+        result = outcome.result
+        assert result is not None
+        assert result["after"]["n"] == 21 == len(result["predictions"]["after"])
+        assert result["gain"] == pytest.approx(result["after"]["top1"] - result["before"]["top1"], abs=1e-6)
+        assert result["protocol"]["list_sha256"] and result["environment"]["torch"]
+    ratio = next(o.result for o in outcomes if o.cell.protocol.get("ratio"))
+    assert ratio is not None and ratio["images"] < 21  # half of the images teach, all of them score
+    assert all(outcome.fresh is False for outcome in run_cells(cells, executor.run, tmp_path))
+
+
+def test_a_cell_repeats_bit_by_bit_even_if_its_source_model_is_gone(executor: Executor) -> None:
+    wanted = cell(executor, "DePT, online")
+    first = executor.run(wanted)
+    executor.source_model(wanted).unlink()
+    second = executor.run(wanted)
+    assert first == second
+    assert first != executor.run(cell(executor, "DePT, online", seed=1))
+
+
+def test_an_online_cell_counts_every_image_once_and_tells_its_segments(executor: Executor) -> None:
+    stream = replace(cell(executor, "DePT, online"), shift="photo->sketch,photo")
+    stream = replace(stream, protocol=stream.protocol | {"stream": {"reset": "never", "order": "sorted"}})
+    result = executor.run(stream)
+    assert list(result["segments"]) == ["sketch", "photo"] and result["images"] == 42
+    parts = [segment["after"] for segment in result["segments"].values()]
+    assert np.mean(parts) == pytest.approx(result["after"]["top1"], abs=1e-6)
+    assert result["protocol"]["reset"] == "never"
+
+
+def test_a_cell_of_other_weights_is_refused(executor: Executor) -> None:
+    strange = cell(executor, "Tent")
+    strange = replace(strange, protocol=strange.protocol | {"source": "0123456789ab"})
+    with pytest.raises(DataError, match="other weights"):
+        executor.run(strange)
+
+
+def test_held_out_photos_come_corrupted_four_times(executor: Executor) -> None:
+    images = executor.domains.load("pacs", "photo/held-out")
+    assert len(images) == 4 * 4 and {path.parts[-4] for path in images.paths} == set(EXTRA)
+    stamps = [path.stat().st_mtime_ns for path in images.paths]
+    assert [p.stat().st_mtime_ns for p in executor.domains.load("pacs", "photo/held-out").paths] == stamps
+
+
+def test_two_images_per_class_become_source_and_stream(tmp_path: Path) -> None:
+    for name in ("n01", "n02"):
+        (tmp_path / "imagenet-val" / name).mkdir(parents=True)
+        for image in "ab":
+            Image.new("RGB", (40, 40), "red").save(tmp_path / "imagenet-val" / name / f"{image}.png")
+    domains = Domains(tmp_path, tmp_path / "work")
+    clean, noisy = domains.load("imagenet-c-mini", "clean"), domains.load("imagenet-c-mini", "contrast/5")
+    assert [path.name for path in clean.paths] == ["a.png", "a.png"] and clean.labels == noisy.labels == (0, 1)
+    assert [path.name for path in noisy.paths] == ["b.JPEG", "b.JPEG"]
+
+
+def test_missing_data_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--data DIR"):
+        Domains(None, tmp_path).load("pacs", "photo")
+    with pytest.raises(DataError, match="does not exist"):
+        Domains(tmp_path / "none", tmp_path).load("pacs", "photo")
+    with pytest.raises(DataError, match=r"DATA/pacs/<domain>"):
+        Domains(tmp_path, tmp_path).load("pacs", "photo")
+    with pytest.raises(DataError, match=r"DATA/imagenet-val/<wnid>"):
+        Domains(tmp_path, tmp_path).load("imagenet-c-mini", "clean")
+
+
+def test_a_chosen_suite_is_smaller_and_says_so_in_its_keys() -> None:
+    part = SUITE.chosen(methods=["dept"], seeds=[1], limit=5)
+    assert [row.label for row in part.rows] == ["DePT", "DePT, online"] and part.most == 5
+    whole = {c.key for c in SUITE.cells("w")}
+    assert {c.key for c in part.cells("w") if c.method == "dept"}.isdisjoint(whole)
+    assert SUITE.chosen(methods=["CFA"], shifts=["sketch"]).shifts == SUITE.shifts
+    assert SUITE.chosen(max_iters=3).rows[1].config["max_iters"] == 3
+    with pytest.raises(UsageError, match="no row or method 'deep'"):
+        SUITE.chosen(methods=["deep"])
+
+
+def test_results_are_plain_json(executor: Executor) -> None:
+    assert json.loads(json.dumps(executor.run(cell(executor, "CFA"))))["method"] == "cfa"
+
+
+def test_a_wrong_normalisation_is_refused_unless_forced(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(file: Path) -> Model:
+        model = load_model(file)
+        model.card = replace(model.card, preprocess=replace(model.card.preprocess, mean=(0.485, 0.456, 0.406)))
+        return model
+
+    monkeypatch.setattr("dept.bench.execute.load_model", other)
+    wanted = cell(executor, "Source")
+    with pytest.raises(UsageError, match="contradicts the config"):
+        executor.run(wanted)
+    assert "mean" in replace(executor, force=True).run(wanted)["protocol"]["forced"][0]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dept import methods, uda
+from dept.adapting import make_config
+from dept.bench import suites
+from dept.bench.estimate import forward, gpu_hours, image_count
+from dept.bench.found import key_of, stored_cells, trainings
+from dept.bench.paper import paper_number, paper_rows
+from dept.bench.suite import Source
+from dept.training import SourceTraining
+
+NAMES = suites.available()
+OF_THE_PAPER = (
+    "visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "data-ratio", "prompt-number",
+    "loss-ablation", "hyper-parameters", "motivation",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_are_unique_and_findable(name: str) -> None:
+    suite = suites.get(name)
+    assert suite.name == name and suite.title
+    assert not [row for row, count in Counter((row.method, row.name) for row in suite.rows).items() if count > 1]
+    assert not [label for label, count in Counter(row.label for row in suite.rows).items() if count > 1]
+    cells = suite.cells("weights")
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert {row.source for row in suite.rows} == set(suite.sources)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configs_and_presets_are_accepted(name: str) -> None:
+    suite = suites.get(name)
+    for source in suite.sources.values():
+        if source.config is not None:
+            SourceTraining.Config(**source.config)
+    for row in suite.rows:
+        assert row.setting in ("offline", "online", "uda")
+        if row.method == "source":
+            continue  # rows share a config of which Source has no use
+        kind = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)
+        make_config(kind, None, row.preset, dict(row.config))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paper_rows_exist_and_have_a_number(name: str) -> None:
+    suite = suites.get(name)
+    for row in suite.rows:
+        if row.paper:
+            assert row.paper in paper_rows(suite.paper)
+            assert paper_number(suite.paper, row.paper, "mean") is not None
+
+
+def test_every_row_of_the_main_tables_is_put_beside_ours() -> None:
+    linked = {row.paper for name in ("visda", "visda-r101") for row in suites.get(name).rows}
+    assert set(paper_rows("visda")) <= linked
+    assert set(paper_rows("imagenet-c")) <= {row.paper for row in suites.get("imagenet-c").rows}
+    assert {row for row in paper_rows("domainnet") if "ViT-B" in row} <= {r.paper for r in suites.get("domainnet").rows}
+    assert set(paper_rows("prompt-number")) == {row.paper for row in suites.get("prompt-number").rows}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hours_are_estimated(name: str) -> None:
+    hours = gpu_hours(suites.get(name))
+    assert 0 < hours < 1000
+    assert (hours > 1) == (name in OF_THE_PAPER)
+
+
+def test_forwards_are_those_of_the_architecture() -> None:
+    vit = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+    assert forward(Source(vit)) == pytest.approx(17.5e9, rel=0.03)
+    assert forward(Source(vit, 4, 50)) > forward(Source(vit))
+    assert forward(Source("resnet101.tv_in1k", size=112)) == pytest.approx(7.8e9 / 4)
+    assert image_count("domainnet-126", "real+clipart") == 69_622 + 18_523
+
+
+def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
+    main = {cell.key for cell in suites.get("visda").cells("w") if cell.method == "source-training"}
+    for name in ("data-ratio", "loss-ablation", "hyper-parameters", "motivation"):
+        made = {cell.key for cell in suites.get(name).cells("w") if cell.method == "source-training"}
+        assert made <= main
+
+
+def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
+    entries = stored_cells(Path("benchmarks/results/pacs-mini"))
+    (weights,) = {protocol["weights_sha256"] for protocol in trainings(entries).values()}
+    defined = {cell.key for cell in suites.get("pacs-mini").cells(weights)}
+    rows = {(row.method, row.name) for row in suites.get("pacs-mini").rows}
+    for entry in entries:
+        cell = entry["cell"]
+        # The source model has nothing random in it: the suite defines its first seed only.
+        if (cell["method"], cell["setting"]) in rows and (cell["method"], cell["seed"]) != ("source", 1):
+            assert key_of(entry) in defined, entry["cell"]

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import small_suite, stored, training
+
+from dept.bench import suites
+from dept.bench.render import terminal
+from dept.bench.tables import Entry, Table, column_names, make_table, protocol_line, render, stored_cells
+from dept.errors import UsageError
+
+SUITE = small_suite()
+TWO = "photo->cartoon"
+
+
+def entry(table: Table, label: str, column: str) -> Entry:
+    line = next(line for line in table.lines if line.label == label)
+    return line.entries[table.columns.index(column)]
+
+
+def full_cells() -> list[dict[str, Any]]:
+    return [
+        training(SUITE, "plain"),
+        training(SUITE, "G"),
+        *(stored(SUITE, "Source", 0.5, shift=shift) for shift in SUITE.shifts),
+        *(stored(SUITE, "Tent_1 & co", 0.6, shift=shift) for shift in SUITE.shifts),
+        *(
+            stored(SUITE, "DePT-G", 0.7 + 0.02 * seed + 0.1 * (shift == TWO), shift=shift, seed=seed)
+            for shift in SUITE.shifts
+            for seed in (0, 1)
+        ),
+    ]
+
+
+def test_mean_and_deviation_over_seeds() -> None:
+    found = entry(make_table(SUITE, full_cells()), "DePT-G", "sketch")
+    assert (found.mean, found.seeds) == (pytest.approx(71.0), 2)
+    assert found.sd == pytest.approx(2**0.5)
+    assert found.gain == pytest.approx(21.0)
+    assert found.interval == (pytest.approx(19.0), pytest.approx(23.0))
+    assert (found.changed, found.seconds, found.mark) == (0.25, 60.0, "")
+
+
+def test_the_mean_column_is_the_mean_of_the_columns_and_missing_if_one_is() -> None:
+    cells = full_cells()
+    assert entry(make_table(SUITE, cells), "DePT-G", "mean").mean == pytest.approx(76.0)
+    assert entry(make_table(SUITE, cells), "DePT-G", "mean").sd == pytest.approx(2**0.5)
+    partial = [c for c in cells if (c["cell"]["method"], c["cell"]["shift"]) != ("tent", TWO)]
+    assert entry(make_table(SUITE, partial), "Tent_1 & co", "mean").mean is None
+    assert entry(make_table(SUITE, partial), "Tent_1 & co", "cartoon").mean is None
+
+
+def test_best_and_second_by_printed_digits() -> None:
+    table = make_table(SUITE, full_cells())
+    flags = {line.label: (line.entries[0].best, line.entries[0].second) for line in table.lines}
+    assert flags == {"Source": (False, False), "Tent_1 & co": (False, True), "DePT-G": (True, False)}
+
+
+def test_an_error_is_better_when_lower_and_its_gain_is_turned() -> None:
+    suite = replace(SUITE, metric="error")
+    cells = [stored(suite, "Source", 0.5), stored(suite, "DePT-G", 0.7)]
+    table = make_table(suite, cells)
+    found = entry(table, "DePT-G", "sketch")
+    assert found.best and found.mean == pytest.approx(30.0) and found.gain == pytest.approx(-20.0)
+    assert found.interval == (pytest.approx(-22.0), pytest.approx(-18.0))
+
+
+def test_offline_and_online_have_their_own_best() -> None:
+    cells = [stored(SUITE, "Source", 0.5), stored(SUITE, "DePT-G", 0.6), stored(SUITE, "DePT-G, online", 0.9)]
+    table = make_table(SUITE, cells)
+    assert entry(table, "DePT-G", "sketch").best
+    assert not entry(table, "DePT-G, online", "sketch").best  # alone in its setting
+
+
+def test_another_list_of_images_is_marked_and_not_ranked() -> None:
+    cells = [
+        stored(SUITE, "Source", 0.5),
+        stored(SUITE, "Tent_1 & co", 0.6),
+        stored(SUITE, "DePT-G", 0.9, list_sha256="f" * 64),
+    ]
+    table = make_table(SUITE, cells)
+    found = entry(table, "DePT-G", "sketch")
+    assert found.mark == "†" and not found.best and entry(table, "Tent_1 & co", "sketch").best
+    assert table.notes[0].mark == "†" and "list_sha256 ffffffffffff instead of" in table.notes[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"evaluated_on": "held-out images"}, "evaluated_on"),
+        ({"images": 10}, "images"),
+        ({"preprocess": {"size": 32, "resize": 36, "rule": "none", "mean": [0.4], "std": [0.5]}}, "preprocess.mean"),
+    ],
+)
+def test_what_keeps_results_apart(change: dict[str, Any], path: str) -> None:
+    table = make_table(SUITE, [stored(SUITE, "Source", 0.5), stored(SUITE, "DePT-G", 0.9, **change)])
+    assert entry(table, "DePT-G", "sketch").mark and path in table.notes[0].text
+
+
+def test_other_versions_are_marked_but_compete() -> None:
+    cells = [stored(SUITE, "Source", 0.5), stored(SUITE, "DePT-G", 0.9, environment={"torch": "2.10"})]
+    table = make_table(SUITE, cells)
+    found = entry(table, "DePT-G", "sketch")
+    assert found.best and found.mark == "†" and "environment.torch 2.10 instead of 2.9" in table.notes[0].text
+
+
+def test_a_limited_run_is_marked_with_the_fields() -> None:
+    limited = SUITE.chosen(limit=100, max_iters=20)
+    table = make_table(SUITE, [stored(SUITE, "Source", 0.5), stored(limited, "DePT-G", 0.9)])
+    assert entry(table, "DePT-G", "sketch").mark == "†"
+    assert "config.max_iters 20; most 100 instead of 1000" in table.notes[0].text
+
+
+def test_what_fits_the_definition_comes_first_and_the_rest_is_listed() -> None:
+    limited = SUITE.chosen(limit=100)
+    table = make_table(SUITE, [stored(SUITE, "DePT-G", 0.7), stored(limited, "DePT-G", 0.9, seed=1)])
+    found = entry(table, "DePT-G", "sketch")
+    assert (found.mean, found.seeds, found.mark) == (pytest.approx(70.0), 1, "")
+    assert "seed 1 (most 100 instead of 1000)" in table.notes[0].text and table.notes[0].mark == ""
+
+
+def test_seeds_with_different_protocols_are_not_averaged() -> None:
+    cells = [stored(SUITE, "DePT-G", 0.7), stored(SUITE, "DePT-G", 0.9, seed=1, images=500)]
+    table = make_table(SUITE, cells)
+    assert entry(table, "DePT-G", "sketch").seeds == 1
+    assert any("seed 1 (images 500 instead of 1000)" in note.text for note in table.notes)
+
+
+def test_a_source_model_of_another_definition_is_a_departure() -> None:
+    older = small_suite(sources={**SUITE.sources, "G": replace(SUITE.sources["G"], prompts=10)})
+    cells = [training(older, "G"), stored(older, "DePT-G", 0.7)]
+    table = make_table(SUITE, cells)
+    assert "source.prompts 10 instead of 20" in table.notes[0].text
+
+
+def test_weights_under_one_name_that_differ_are_marked() -> None:
+    cells = [
+        stored(SUITE, "Source", 0.5),
+        stored(SUITE, "Tent_1 & co", 0.6, backbone_sha256="0" * 64),
+    ]
+    table = make_table(SUITE, cells)
+    assert "backbone_sha256" in table.notes[0].text
+
+
+def test_rows_without_results_are_named_not_shown() -> None:
+    table = make_table(SUITE, [stored(SUITE, "DePT-G", 0.7)])
+    assert [line.label for line in table.lines] == ["DePT-G"]
+    assert table.notes[-1].text == "No results yet: Source; Tent_1 & co; DePT-G, online."
+    assert len(make_table(SUITE, []).lines) == 4  # nothing yet at all: the plan is shown
+
+
+def test_per_class() -> None:
+    table = make_table(SUITE, full_cells(), per_class="sketch")
+    assert table.columns == ("dog", "cat_1", "mean")
+    assert entry(table, "Tent_1 & co", "dog").mean == pytest.approx(60.0)
+    assert entry(table, "Tent_1 & co", "cat_1").gain == pytest.approx(-10.0)
+    with pytest.raises(UsageError, match="no shift 'moon'"):
+        make_table(SUITE, [], per_class="moon")
+
+
+def test_the_papers_number_stands_beside_ours() -> None:
+    suite = suites.get("visda")
+    table = make_table(suite, [])
+    assert entry(table, "DePT-G", "validation").paper == 90.6
+    assert "– (90.6)" in render(table, "markdown") and "arXiv:2210.04831" in render(table, "terminal")
+    corruptions = make_table(suites.get("imagenet-c"), [])
+    assert entry(corruptions, "CFA, online", "snow").paper == 33.6
+    assert entry(corruptions, "CFA, online", "mean").paper == 37.6
+    assert entry(make_table(suites.get("domainnet"), []), "DePT-G", "painting->real").paper == 89.9
+
+
+def test_column_names_are_short_where_they_are_unique() -> None:
+    assert column_names(["clean->snow/5", "clean->fog/5"]) == ("snow", "fog")
+    assert column_names(["real->clipart", "painting->clipart"]) == ("real->clipart", "painting->clipart")
+    assert column_names(["a->b,c,d"]) == ("3 domains",)
+
+
+def test_terminal_is_aligned_and_coloured_only_on_request() -> None:
+    table = make_table(SUITE, full_cells())
+    plain, coloured = terminal(table, ansi=False), terminal(table, ansi=True)
+    assert "\033" not in plain and "\033[1m71.0 ± 1.4\033[0m" in coloured and "\033[4m60.0\033[0m" in coloured
+    assert re.sub(r"\033\[\d*m", "", coloured) == plain
+    head = plain.splitlines()[2:7]
+    assert len({len(line) for line in head}) == 1
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(SUITE, full_cells())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\033" in render(table, "terminal")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\033" not in render(table, "terminal")
+
+
+def test_markdown() -> None:
+    text = render(make_table(SUITE, full_cells()), "markdown")
+    assert "**71.0 ± 1.4** / 61.0, +21.0 [+19.0, +23.0]" in text and "<u>60.0</u>" in text
+    header, rule = text.splitlines()[:2]
+    assert header.count("|") == rule.count("|") == 8
+
+
+def test_latex_is_escaped_and_emphasised() -> None:
+    cells = [*full_cells()[2:], stored(SUITE.chosen(limit=5), "DePT-G, online", 0.7)]
+    text = render(make_table(SUITE, cells), "latex")
+    assert r"Tent\_1 \& co" in text and r"25.0 \%" in text
+    assert r"\textbf{71.0 $\pm$ 1.4}" in text and r"\underline{60.0}" in text
+    assert r"70.0$^{\dagger}$" in text and r"photo$\to$sketch" not in text
+    assert text.count(r"\midrule") == 2 and "\x01" not in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {6}
+
+
+def test_json_holds_everything() -> None:
+    made = json.loads(render(make_table(SUITE, full_cells()), "json"))
+    assert made["columns"] == ["sketch", "cartoon", "mean"]
+    assert made["lines"][2]["entries"][0]["best"] is True and made["protocol"].startswith("Protocol: ")
+
+
+def test_the_protocol_line_says_it_all() -> None:
+    text = protocol_line(SUITE, full_cells())
+    for part in (
+        "weights vit_tiny, sha256 aaaaaaaaaaaa",
+        "resize 36 (squash, bilinear), crop 32, mean 0.5, std 0.5",
+        "at most 1000 per domain, uniform, random.Random(0)",
+        "batch 32, steps 300",
+        "seeds 0, 1",
+        "top-1 accuracy",
+        "student, direct, last iterate",
+        "torch 2.9",
+        "device cpu, threads 1",
+    ):
+        assert part in text
+    assert "no results yet" in protocol_line(SUITE, [])
+
+
+def test_committed_results_are_found_by_their_suite() -> None:
+    suite = suites.get("pacs-mini")
+    cells = stored_cells(Path("benchmarks/results/pacs-mini"))
+    table = make_table(suite, cells)
+    assert entry(table, "DePT-G", "art_painting").mean is not None
+    assert not [note for note in table.notes if "as the suite defines" in note.text]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import small_suite, stored, training
+
+from dept.bench.runner import Cell
+from dept.bench.verify import cheapest, judged, verify, with_key
+from dept.cli import bench_verify
+from dept.errors import UsageError
+
+SUITE = small_suite()
+
+
+def fresh(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    made = deepcopy(entry)
+    made["result"].update(changes)
+    return made
+
+
+def test_the_cheapest_cell_counts_the_training_of_its_source() -> None:
+    plain, prompted = stored(SUITE, "Tent_1 & co", 0.6, seconds=30), stored(SUITE, "DePT-G", 0.7, seconds=20)
+    assert cheapest([plain, prompted]) is prompted
+    assert cheapest([training(SUITE, "G"), plain, prompted]) is plain
+    assert cheapest([training(SUITE, "G")]) is None
+    key = Cell(**plain["cell"]).key
+    assert with_key([plain, prompted], key[:5]) is plain
+    with pytest.raises(UsageError, match="2 stored cells"):
+        with_key([plain, prompted], "")
+
+
+def test_equal_predictions_are_bit_equal() -> None:
+    entry = stored(SUITE, "DePT-G", 0.7)
+    seen: list[Cell] = []
+
+    def run(cell: Cell) -> dict[str, Any]:
+        seen.append(cell)
+        return deepcopy(entry["result"])
+
+    check = verify(entry, run)
+    assert check.verdict == "bit-equal" and not check.failed and seen[0].key == check.key
+
+
+def test_unequal_predictions_in_the_same_environment_do_not_reproduce() -> None:
+    entry = stored(SUITE, "DePT-G", 0.7)
+    check = judged(entry, fresh(entry, predictions={"after": [0, 0]}))
+    assert check.failed and "same environment" in check.reason
+
+
+def test_elsewhere_a_point_is_allowed() -> None:
+    entry = stored(SUITE, "DePT-G", 0.7)
+    moved = {"environment": {"torch": "3"}, "predictions": {"after": [0, 0]}}
+    near = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.691})
+    far = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.68})
+    assert judged(entry, near).verdict == "within tolerance" and "torch 3 instead of 2.9" in judged(entry, near).reason
+    assert judged(entry, far).failed
+    near["result"]["protocol"]["backbone_sha256"] = "0" * 64  # a source model trained there
+    assert judged(entry, near).verdict == "within tolerance"
+
+
+def test_another_protocol_does_not_reproduce() -> None:
+    entry = stored(SUITE, "DePT-G", 0.7)
+    check = judged(entry, fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
+    assert check.failed and "images 5 instead of 1000" in check.reason and "new_field" not in check.reason
+
+
+def test_command_says_why_it_does_not_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "pacs-mini" / "abc"
+    results.mkdir(parents=True)
+    (results / "result.json").write_text(json.dumps(stored(SUITE, "DePT-G", 0.7)))
+    options = ["--results", str(tmp_path), "--work", str(tmp_path / "work")]
+    assert bench_verify.run(["pacs-mini", "visda", *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [check["verdict"] for check in found] == ["not checked"] * 2
+    assert "today's definition" in found[0]["reason"] and "no results" in found[1]["reason"]
+    with pytest.raises(UsageError, match="--cell belongs to one suite"):
+        bench_verify.run(["--cell", "abc", *options])
+
+
+def test_command_fails_if_a_result_does_not_reproduce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = stored(SUITE, "DePT-G", 0.7)
+    results = tmp_path / "small" / "abc"
+    results.mkdir(parents=True)
+    (results / "result.json").write_text(json.dumps(entry))
+    changed = fresh(entry, predictions={"after": [0, 0]})["result"]
+
+    monkeypatch.setattr("dept.bench.suites.get", lambda name: SUITE)
+    monkeypatch.setattr("dept.bench.execute.Executor.run", lambda self, cell: changed)
+    key = Cell(**entry["cell"]).key
+    assert bench_verify.run(["small", "--results", str(tmp_path), "--cell", key]) == 1
+    assert "differs" in capsys.readouterr().out
