@@ -6,6 +6,7 @@ timm's unmodified forward. Columns are interleaved, so that a busy moment of the
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -166,6 +167,10 @@ def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int
         torch.cuda.reset_peak_memory_stats()
         step()
         return int(torch.cuda.max_memory_allocated())
+    # What earlier runs left behind must not be freed on this one's account.
+    gc.collect()
+    for module in modules:
+        module.zero_grad(set_to_none=True)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
         step()  # the second step starts with optimiser state and gradients in place
