@@ -44,7 +44,7 @@ SUITE = Suite(
         Row("Tent", "tent", "plain", preset="offline", config=RUN),
         Row("CFA", "cfa", "plain", "online", config={"batch": 7}, extra={"stats": True}),
         Row("EATA, offline", "eata", "plain", config=RUN, extra={"stats": True}),
-        Row("DePT", "dept", "G", config=RUN, extra={"ratio": 0.5}),
+        Row("DePT", "dept", "G", config=RUN | {"max_iters": 4}, extra={"ratio": 0.5, "eval_every": 1}),
         Row("DePT, online", "dept", "G", "online", preset="online", config={"batch": 7} | PROJECTION),
         Row("MCC", "mcc", "start", "uda", config=SMALL),
     ),
@@ -98,6 +98,8 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
         assert result["protocol"]["list_sha256"] and result["environment"]["torch"]
     ratio = next(o.result for o in outcomes if o.cell.protocol.get("ratio"))
     assert ratio is not None and ratio["images"] < 21  # half of the images teach, all of them score
+    curve = ratio["curve"]["student"]
+    assert curve["steps"] == [0, 2, 4] and curve["top1"][-1] == pytest.approx(ratio["after"]["top1"])
     assert all(outcome.fresh is False for outcome in run_cells(cells, executor.run, tmp_path))
 
 

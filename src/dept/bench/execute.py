@@ -26,6 +26,7 @@ from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.metrics import paired_interval, score
 from dept.models import Model, create_model, fingerprint
+from dept.report.collect import read_run, score_curves
 from dept.runs import environment, protocol, resolve_device
 from dept.stats import compute_stats, load_stats, save_stats
 from dept.streaming import run_scenario
@@ -146,7 +147,13 @@ class Executor:
             **{name: value for name, value in cell.protocol.items() if name in OPTIONS},
             **self._going_on(cell),
         )
-        return run.result | paired(run.before, run.after, images)
+        curve = {"curve": self._curve(cell)} if cell.protocol.get("eval_every") else {}
+        return run.result | paired(run.before, run.after, images) | curve
+
+    def _curve(self, cell: Cell) -> dict[str, dict[str, list[float]]]:
+        """Accuracy over the steps of every read-out, from the run's events."""
+        curves = score_curves(read_run(self.folder(cell)).events)
+        return {curve.name: {"steps": list(curve.steps), "top1": list(curve.values)} for curve in curves}
 
     def _online(self, cell: Cell, model: Model) -> dict[str, Any]:
         scenario = self._scenario(cell)

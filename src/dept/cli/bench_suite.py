@@ -12,6 +12,7 @@ from typing import Literal
 from dept.bench import suites
 from dept.bench.domains import Domains
 from dept.bench.execute import Executor
+from dept.bench.figures import draw
 from dept.bench.runner import Cell, Outcome, run_cells, shard, stored
 from dept.bench.tables import make_table, render, stored_cells
 from dept.cli.parse import parse
@@ -48,6 +49,8 @@ class Files:
     """of the table"""
     per_class: str | None = None
     """a shift whose accuracies per class are tabulated"""
+    plot: Path | None = None
+    """also draw accuracy against the share of images, or over the steps, for the suites that vary them"""
     list: bool = False
     """print the cells and whether they have a result, and run nothing"""
     force_preprocess: bool = False
@@ -78,7 +81,11 @@ def run(name: str, argv: Sequence[str]) -> int:
         if files.list:
             return _list(cells, files.results)
         failed = _run(cells, executor, files.results)
-    print(render(make_table(whole, stored_cells(files.results / name), per_class=files.per_class), files.format))
+    found = stored_cells(files.results / name)
+    print(render(make_table(whole, found, per_class=files.per_class), files.format))
+    if files.plot is not None:
+        draw(whole, found, files.plot)
+        say(f"Figure: {files.plot}")
     return 1 if failed else 0
 
 

@@ -22,6 +22,7 @@ _REGISTRY = {
     "streams": "dept.bench.suites.streams",
     "streams-gradual": "dept.bench.suites.streams_gradual",
     "pacs-mini": "dept.bench.suites.pacs_mini",
+    "pacs-select": "dept.bench.suites.pacs_select",
     "pacs-full": "dept.bench.suites.pacs_full",
     "pacs-multi": "dept.bench.suites.pacs_multi",
     "pacs-ratio": "dept.bench.suites.pacs_ratio",

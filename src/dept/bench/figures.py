@@ -1,0 +1,82 @@
+"""Figures of stored results: accuracy against the share of target images, and accuracy over the steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dept.bench.found import chosen
+from dept.bench.suite import Row, Suite
+from dept.bench.tables import value
+from dept.errors import UsageError, missing_extra
+
+
+class Point(NamedTuple):
+    """A place on a curve: mean over seeds in percent, and their standard deviation (0 for one seed)."""
+
+    x: float
+    mean: float
+    sd: float
+
+
+Curves = dict[str, list[Point]]
+
+
+def ratio_curves(suite: Suite, cells: Sequence[Mapping[str, Any]], shift: str) -> Curves:
+    """Accuracy over the share of images in percent; one curve for all rows whose labels differ in the share only."""
+    curves: Curves = {}
+    for row in suite.rows:
+        results = _results(suite, row, cells, shift)
+        if "ratio" in row.extra and results:
+            values = [value(result["after"], suite.metric) for result in results]
+            curves.setdefault(row.label.rpartition(", ")[0], []).append(_point(100 * row.extra["ratio"], values))
+    return {name: sorted(points) for name, points in curves.items()}
+
+
+def step_curves(suite: Suite, cells: Sequence[Mapping[str, Any]], shift: str) -> Curves:
+    """Top-1 of the student over the steps of the rows that were scored on the way."""
+    curves: Curves = {}
+    for row in suite.rows:
+        found = [result["curve"]["student"] for result in _results(suite, row, cells, shift) if "curve" in result]
+        steps = found[0]["steps"] if found else []
+        for n, step in enumerate(steps):
+            curves.setdefault(row.label, []).append(_point(step, [100 * one["top1"][n] for one in found]))
+    return curves
+
+
+def draw(suite: Suite, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """One panel per shift; needs the extra `report`."""
+    scored = any("eval_every" in row.extra for row in suite.rows)
+    make, name = (step_curves, "steps") if scored else (ratio_curves, "share of the target images, %")
+    panels = {shift: make(suite, cells, shift) for shift in suite.shifts}
+    if not any(panels.values()):
+        raise UsageError(
+            f"There is nothing to draw for {suite.name}: it has no finished cells with a share of the images (ratio) "
+            "or with scores on the way (eval_every)."
+        )
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise missing_extra("matplotlib", "report") from error
+    size = (5.2 * len(panels), 3.6)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, constrained_layout=True)
+    for axis, (shift, curves) in zip(axes[0], panels.items(), strict=True):
+        for label, points in curves.items():
+            x, mean, sd = zip(*points, strict=True)
+            axis.errorbar(x, mean, yerr=sd, marker="o", markersize=4, capsize=3, label=label)
+        axis.set(title=shift, xlabel=name, ylabel="accuracy, %", xscale="linear" if scored else "log")
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _results(suite: Suite, row: Row, cells: Sequence[Mapping[str, Any]], shift: str) -> list[Mapping[str, Any]]:
+    return [found.result for found in chosen(suite, row, shift, cells).kept]
+
+
+def _point(x: float, values: Sequence[float]) -> Point:
+    return Point(x, statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0)

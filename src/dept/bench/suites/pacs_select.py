@@ -1,0 +1,44 @@
+"""`pacs-select`: where the learning rates of `pacs-mini` are chosen, without any target image.
+
+Three rates per method (a fifth of the published one, that, and five times it) on the photos that source training held
+out, under four corruptions that no target has; offline methods run 100 steps. The rate with the best top-1 is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dept import methods
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.pacs_mini import OFFLINE, STREAMED, borrowed
+
+FACTORS = (0.2, 1.0, 5.0)
+STEPS = 100
+
+
+def published(row: Row) -> float:
+    """The rate that a row of `pacs-mini` starts from."""
+    kind = methods.get(row.method)
+    config = kind.preset(row.preset) if row.preset else kind.Config()
+    return float(row.config.get("lr", config.lr))
+
+
+def at_rate(row: Row, rate: float) -> Row:
+    """The row with another learning rate, shortened if it is an offline one."""
+    steps = {"max_iters": STEPS} if row.setting == "offline" else {}
+    return replace(
+        row, label=f"{row.label}, lr {rate:g}", tag=f"{row.tag}-lr{rate:g}", config={**row.config, "lr": rate, **steps}
+    )
+
+
+SOURCES = borrowed("plain", "S", "G", "D")
+SEARCHED = tuple(row for row in OFFLINE + STREAMED if row.source in SOURCES and published(row) > 0)
+
+SUITE = Suite(
+    name="pacs-select",
+    title="learning rates of pacs-mini, chosen on corrupted held-out photos",
+    data="pacs",
+    shifts=("photo->photo/held-out",),
+    sources=SOURCES,
+    rows=tuple(at_rate(row, factor * published(row)) for row in SEARCHED for factor in FACTORS),
+)
