@@ -16,14 +16,7 @@ def describe(result: dict[str, Any], folder: Path) -> str:
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
         lines.append(_domains(result["domains"]))
-    if result["skipped"]:
-        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
-    if "before" in result:
-        before, after = result["before"], result["after"]
-        lines.append(
-            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
-            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
-        )
+    lines += outcome(result)
     lines.append(
         f"Without labels: {100 * free['changed']:.1f} % of predictions changed; confidence "
         f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
@@ -34,6 +27,20 @@ def describe(result: dict[str, Any], folder: Path) -> str:
     lines.append(f"Next:  dept predict MODEL IMAGES --adapter {adapter}")
     lines.append(f"       dept report {folder}")
     return "\n".join(lines)
+
+
+def outcome(result: dict[str, Any]) -> list[str]:
+    """What any run says: files that were skipped, and the accuracy where labels were given for scoring."""
+    lines = []
+    if result["skipped"]:
+        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
+    if "before" in result:
+        before, after = result["before"], result["after"]
+        lines.append(
+            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
+            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
+        )
+    return lines
 
 
 def _domains(record: dict[str, Any]) -> str:

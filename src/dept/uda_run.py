@@ -33,6 +33,7 @@ from dept.runs import (
     silent,
     stop_signal,
 )
+from dept.summary import outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
 
 
@@ -316,14 +317,7 @@ def describe(result: dict[str, Any], file: Path) -> str:
         f"target images, {result['tunable_model']:,} parameters tuned ({result['tunable_total']:,} with the method's "
         "own)."
     ]
-    if result["skipped"]:
-        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
-    if "before" in result:
-        before, after = result["before"], result["after"]
-        lines.append(
-            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
-            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
-        )
+    lines += outcome(result)
     lines.append(
         f"Without labels: {100 * free['changed']:.1f} % of predictions changed; effective classes "
         f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
