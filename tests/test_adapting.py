@@ -181,7 +181,7 @@ def test_resume_ends_in_the_same_bits(
 ) -> None:
     arguments: dict[str, Any] = {"out": tmp_path / "run", "score_on": target_labelled, "eval_every": 1, "seed": 2}
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "stop_signal", StopAfter(stop))
+        patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted) as stopped:
             adapt(source_run.file, target_images, **arguments, **TINY)
     assert stopped.value.step == stop and stopped.value.folder == tmp_path / "run"
@@ -233,7 +233,7 @@ def test_a_crash_between_checkpoints_resumes_from_the_last(
         if event["event"] == "step" and event["step"] == 4:
             raise RuntimeError("power cut")
 
-    monkeypatch.setattr(adapting, "Checkpoints", EveryOther)
+    monkeypatch.setattr("dept.runs.Checkpoints", EveryOther)
     with pytest.raises(RuntimeError, match="power cut"):
         adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, listener=crash, **TINY)
     resumed = adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, resume=True, **TINY)
@@ -244,7 +244,7 @@ def test_resume_with_other_settings_is_refused(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "stop_signal", StopAfter(1))
+        patch.setattr("dept.runs.stop_signal", StopAfter(1))
         with pytest.raises(Interrupted):
             adapt(source_run.file, target_images, out=tmp_path / "run", **TINY)
     with pytest.raises(UsageError, match=r"started with other settings \(protocol differ\).*--overwrite"):

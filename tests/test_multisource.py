@@ -245,7 +245,7 @@ def test_resume_ends_in_the_same_bits(
     run: TrainRun, domains: list[Path], stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(training, "stop_signal", StopAfter(stop))
+        patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted):
             train(tiny_model(prompts=5).train(), domains, out=tmp_path / "run", **TINY)
     resumed = train(tiny_model(prompts=5).train(), domains, out=tmp_path / "run", resume=True, **TINY)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dept import adapting
 from dept.cli.main import main
 from dept.errors import UsageError
 from dept.runs import silent
@@ -133,6 +132,14 @@ def test_adapt_writes_the_same_events(
     assert scores and [row for row in writer.scalars if row[0].startswith("score/")] == scores
 
 
+def test_uda_writes_events_too(
+    writers: list[Writer], source_run: TrainRun, source_images: Path, target_images: Path, tmp_path: Path
+) -> None:
+    argv = ["uda", str(source_run.file), str(source_images), str(target_images), "--out", str(tmp_path / "run")]
+    assert main([*argv, "--method", "erm", "--tensorboard", *SMALL]) == 0
+    assert {"terms/cross_entropy", "lr"} <= {tag for tag, _, _ in writers[0].scalars} and writers[0].closed
+
+
 def test_train_and_interruption(
     writers: list[Writer], source_run: TrainRun, source_images: Path, target_images: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -142,7 +149,7 @@ def test_train_and_interruption(
     assert main([*argv, "--arch", "vit_tiny_patch16_224", "--tensorboard", *SMALL]) == 0
     tags = {tag for tag, _, _ in writers[0].scalars}
     assert {"terms/cross_entropy", "held_out/accuracy", "lr"} <= tags and writers[0].closed
-    monkeypatch.setattr(adapting, "stop_signal", StopAfter(1))
+    monkeypatch.setattr("dept.runs.stop_signal", StopAfter(1))
     argv = ["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path / "a"), "--method", "tent"]
     assert main([*argv, "--tensorboard", *SMALL]) == 130
     assert writers[1].closed and writers[1].scalars

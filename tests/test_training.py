@@ -108,7 +108,7 @@ def test_resume_ends_in_the_same_bits(
     source_run: TrainRun, source_images: Path, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(training, "stop_signal", StopAfter(stop))
+        patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted) as stopped:
             train(tiny_model().train(), source_images, out=tmp_path / "run", **TINY)
     assert stopped.value.step == stop and not (tmp_path / "run" / "model.safetensors").exists()
@@ -138,7 +138,7 @@ def test_batch_norm_statistics_are_saved_with_the_best_epoch_and_on_resume(
         return
     whole = train(tiny_resnet().train(), source_images, out=tmp_path / "whole", **TINY)
     with monkeypatch.context() as patch:
-        patch.setattr(training, "stop_signal", StopAfter(stop))
+        patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted):
             train(tiny_resnet().train(), source_images, out=tmp_path / "run", **TINY)
     resumed = train(tiny_resnet().train(), source_images, out=tmp_path / "run", resume=True, **TINY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from dept.data.folder import ImageSet, decodable, find_images, find_labelled
 from dept.data.loader import Views
 from dept.data.subsets import fraction
 from dept.data.views import Augment
-from dept.engine import Event, Runtime, TestPasses, collect, offline, planned_steps
+from dept.engine import Runtime, TestPasses, collect, offline, planned_steps
 from dept.errors import UsageError
 from dept.files import adapter_meta, load_model, save_adapter
 from dept.methods.base import BaseConfig, Method
@@ -24,16 +25,15 @@ from dept.metrics import score
 from dept.models import Model, fingerprint
 from dept.multisource import weigh_domains
 from dept.runs import (
-    Checkpoints,
-    Interrupted,
     Listener,
     RunFolder,
     environment,
+    kept,
     places,
     protocol,
     resolve_device,
+    shown,
     silent,
-    stop_signal,
 )
 from dept.stats import load_stats
 from dept.summary import describe
@@ -87,9 +87,11 @@ class AdaptRun:
     model: Model = field(repr=False)
     before: Tensor = field(repr=False)
     after: Tensor = field(repr=False)
+    source: str = "MODEL"
+    """the model file, if it was given as one"""
 
     def __str__(self) -> str:
-        return describe(self.result, self.folder)
+        return describe(self.result, self.folder, self.source)
 
 
 def adapt(
@@ -219,26 +221,13 @@ class _Job:
         return self._finish(before, after, notes)
 
     def _loop(self, start: int) -> None:
-        """The visible loop: step, log, score, save."""
+        """The visible loop; `kept` logs every step and saves."""
         if not self.method.groups:
             return  # nothing to tune (Source)
-        checkpoints = Checkpoints()
         steps = offline(self.method, self.target, self.views, self.runtime, start=start)
-        with stop_signal() as stopped:
-            for event in steps:
-                self.folder.log_step(event)
-                if self._scoring_due(event):
-                    self._log_scores(self._readouts(), step=event.progress.step + 1)
-                stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
-                if checkpoints.due(event) or stopping:
-                    self.folder.save_state(self.method, event.progress.step + 1)
-                if stopping and not event.last:
-                    raise Interrupted(event.progress.step + 1, self.folder.path)
-
-    def _scoring_due(self, event: Event) -> bool:
-        every = self.options.eval_every
-        due = bool(every) and event.epoch_end and (event.progress.epoch + 1) % every == 0
-        return due and not event.last and self.scored is not None
+        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+            if self.scored is not None and event.ends_epochs(self.options.eval_every):
+                self._log_scores(self._readouts(), step=event.progress.step + 1)
 
     def _readouts(self) -> dict[str, Tensor]:
         """Probabilities (n, C) of every read-out on the images that matter: scored ones, else the target's."""
@@ -319,7 +308,8 @@ class _Job:
         result["environment"] = environment(self.runtime)
         folder.finish(result)
         folder.log("end")
-        return AdaptRun(folder.path, path, result, self.model, before, after)
+        source = shown(self.inputs["model"]) if "model" in self.inputs else AdaptRun.source
+        return AdaptRun(folder.path, path, result, self.model, before, after, source)
 
 
 def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:

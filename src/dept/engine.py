@@ -40,6 +40,10 @@ class Event:
         """Whether this was the last step of the run."""
         return self.progress.step + 1 == self.progress.total
 
+    def ends_epochs(self, every: int) -> bool:
+        """Whether `every` more epochs are over and the run goes on; never for 0."""
+        return every > 0 and self.epoch_end and not self.last and (self.progress.epoch + 1) % every == 0
+
 
 @dataclass(frozen=True)
 class LabelledBatch(Batch):

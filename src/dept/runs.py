@@ -8,7 +8,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,6 +136,24 @@ class Checkpoints:
         return True
 
 
+def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
+    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C between two steps.
+
+    Args:
+        save: writes the state of the run; is given the step to go on with.
+    """
+    checkpoints = Checkpoints()
+    with stop_signal() as stopped:
+        for event in events:
+            folder.log_step(event)
+            yield event
+            stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
+            if checkpoints.due(event) or stopping:
+                save(event.progress.step + 1)
+            if stopping and not event.last:
+                raise Interrupted(event.progress.step + 1, folder.path)
+
+
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a flag, so that a run stops between two steps; the second one kills as usual."""
@@ -187,6 +205,12 @@ def protocol(
 def places(**given: object) -> dict[str, str]:
     """Where inputs lie that were given as paths: `dept report` looks there. Not a setting: files may move."""
     return {name: str(Path(value).absolute()) for name, value in given.items() if isinstance(value, (str, Path))}
+
+
+def shown(path: str | Path) -> str:
+    """A path as people want to read it: from here if it is below, else whole."""
+    here = Path.cwd()
+    return Path(path).relative_to(here).as_posix() if Path(path).is_relative_to(here) else str(path)
 
 
 def list_hash(images: ImageSet) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def describe(result: dict[str, Any], folder: Path) -> str:
+def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     """A finished adaptation in a few lines, ending with the next useful commands."""
     free = result["label_free"]
     lines = [
@@ -24,7 +24,7 @@ def describe(result: dict[str, Any], folder: Path) -> str:
     )
     adapter = folder / "adapter.safetensors"
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
-    lines.append(f"Next:  dept predict MODEL IMAGES --adapter {adapter}")
+    lines.append(f"Next:  dept predict {model} IMAGES --adapter {adapter}")
     lines.append(f"       dept report {folder}")
     return "\n".join(lines)
 

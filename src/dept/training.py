@@ -24,16 +24,14 @@ from dept.methods.base import part, prefixed
 from dept.models import Model, fingerprint, with_history
 from dept.multisource import MultiSourceTraining, own_prompts, read_as, settle
 from dept.runs import (
-    Checkpoints,
-    Interrupted,
     Listener,
     RunFolder,
     environment,
+    kept,
     list_hash,
     protocol,
     resolve_device,
     silent,
-    stop_signal,
 )
 from dept.source_training import SourceTraining
 
@@ -206,22 +204,14 @@ class _Job:
         return record | {"list_sha256": joined, "domains": hashes, "selection": "mean held-out accuracy of the domains"}
 
     def _loop(self) -> None:
-        """Step, log, evaluate on held-out source images at the end of each epoch, keep the best, save."""
+        """Step, evaluate on held-out source images at the end of each epoch, keep the best; `kept` logs and saves."""
         start = self._restore()
         self._training_mode()
-        checkpoints = Checkpoints()
         keys = self._keys(start)
         steps = offline(self.method, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
-        with stop_signal() as stopped:
-            for event in steps:
-                self.folder.log_step(event)
-                if event.epoch_end or event.last:
-                    self._evaluate(event)
-                stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
-                if checkpoints.due(event) or stopping:
-                    self._save(event.progress.step + 1)
-                if stopping and not event.last:
-                    raise Interrupted(event.progress.step + 1, self.folder.path)
+        for event in kept(steps, self.folder, self._save):
+            if event.epoch_end or event.last:
+                self._evaluate(event)
 
     def _keys(self, start: int) -> Iterable[list[Key]] | None:
         """With domain prompts, every step draws from every domain; a union is shuffled like one folder."""

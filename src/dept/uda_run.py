@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,15 @@ from dept.methods.base import Progress
 from dept.metrics import score
 from dept.models import Model, fingerprint, with_history
 from dept.runs import (
-    Checkpoints,
-    Interrupted,
     Listener,
     RunFolder,
     environment,
+    kept,
     list_hash,
+    places,
     protocol,
     resolve_device,
     silent,
-    stop_signal,
 )
 from dept.summary import outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
@@ -121,7 +121,8 @@ def adapt_with_source(
         _check_size(name, images, made.batch)
     runtime = Runtime(resolve_device(options.device), options.workers)
     folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
-    job = _Job(loaded.to(runtime.device), kind, made, options, runtime, folder, scored)
+    inputs = places(model=model, source=source, images=target, score=score_on)
+    job = _Job(loaded.to(runtime.device), kind, made, options, runtime, folder, scored, inputs)
     return job.run(labelled, unlabelled, augmentation or loaded.card.augment)
 
 
@@ -216,6 +217,7 @@ class _Job:
     runtime: Runtime
     folder: RunFolder
     scored: ImageSet | None
+    inputs: dict[str, str]
 
     def run(self, source: ImageSet, target: ImageSet, augment: Augment) -> UDARun:
         model, folder, seed = self.model, self.folder, self.options.seed
@@ -229,7 +231,7 @@ class _Job:
         before = self._probabilities()
         total = planned_steps(self.config)
         if not folder.resume:
-            folder.log("start", total=total, notes=[])
+            folder.log("start", total=total, notes=[], inputs=self.inputs)
             self._log_score(before, step=0)
         self._loop(folder.load_state(self.method)[0] if folder.resume else 0)
         after = self._probabilities()
@@ -237,24 +239,12 @@ class _Job:
         return self._finish(before, after, record)
 
     def _loop(self, start: int) -> None:
-        """The visible loop: step, log, score, save."""
+        """The visible loop; `kept` logs every step and saves."""
         self.model.train()
-        checkpoints = Checkpoints()
-        with stop_signal() as stopped:
-            for event in paired(self.method, self.source, self.target, self.runtime, start=start):
-                self.folder.log_step(event)
-                if self._scoring_due(event):
-                    self._log_score(self._probabilities(), step=event.progress.step + 1)
-                stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
-                if checkpoints.due(event) or stopping:
-                    self.folder.save_state(self.method, event.progress.step + 1)
-                if stopping and not event.last:
-                    raise Interrupted(event.progress.step + 1, self.folder.path)
-
-    def _scoring_due(self, event: Event) -> bool:
-        every = self.options.eval_every
-        due = bool(every) and event.epoch_end and (event.progress.epoch + 1) % every == 0
-        return due and not event.last and self.scored is not None
+        steps = paired(self.method, self.source, self.target, self.runtime, start=start)
+        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+            if self.scored is not None and event.ends_epochs(self.options.eval_every):
+                self._log_score(self._probabilities(), step=event.progress.step + 1)
 
     def _probabilities(self) -> Tensor:
         """(n, C) on the images that matter: scored ones, else the target's."""

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from stored import small_suite, stored, training
 from dept.bench import suites
 from dept.bench.render import terminal
 from dept.bench.tables import Entry, Table, column_names, make_table, protocol_line, render, stored_cells
+from dept.cli import bench_suite
 from dept.errors import UsageError
 
 SUITE = small_suite()
@@ -237,6 +240,7 @@ def test_the_protocol_line_says_it_all() -> None:
     ):
         assert part in text
     assert "no results yet" in protocol_line(SUITE, [])
+    assert "steps one pass" in protocol_line(SUITE, [stored(SUITE, "DePT-G, online", 0.6, reset="domain")])
 
 
 def test_committed_results_are_found_by_their_suite() -> None:
@@ -245,3 +249,15 @@ def test_committed_results_are_found_by_their_suite() -> None:
     table = make_table(suite, cells)
     assert entry(table, "DePT-G", "art_painting").mean is not None
     assert not [note for note in table.notes if "as the suite defines" in note.text]
+
+
+def test_a_table_has_the_rows_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_suite.run("digits", ["--table", "--methods", "tent"]) == 0
+    printed = capsys.readouterr().out
+    assert "Tent" in printed and "DePT-G" not in printed
+
+
+def test_pages_show_what_the_results_say() -> None:
+    command = [sys.executable, "benchmarks/write_tables.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

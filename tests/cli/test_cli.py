@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-import dept.adapting
-from dept.cli.adapt import resume_command
 from dept.cli.main import COMMANDS, main
 from dept.cli.parse import peek
+from dept.cli.running import resume_command
 from dept.cli.show import table
 from dept.data.folder import find_images
 from dept.files import load, read_tensors
@@ -193,7 +192,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(
     out = tmp_path / "my run"
     argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]
     with monkeypatch.context() as patch:
-        patch.setattr(dept.adapting, "stop_signal", StopAfter(2))
+        patch.setattr("dept.runs.stop_signal", StopAfter(2))
         assert main(argv) == 130
     err = capsys.readouterr().err
     assert "Stopped after step 2" in err and f"--out '{out}'" in err and err.rstrip().endswith("--resume")
@@ -227,8 +226,8 @@ def test_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resume_command_quotes_and_replaces() -> None:
-    words = ["m.safetensors", "my images", "--out", "run", "--overwrite", "--resume"]
-    assert resume_command("adapt", words) == "dept adapt m.safetensors 'my images' --out run --resume"
+    words = ["adapt", "m.safetensors", "my images", "--out", "run", "--overwrite", "--resume"]
+    assert resume_command(words) == "dept adapt m.safetensors 'my images' --out run --resume"
 
 
 # ---- predict and evaluate ----

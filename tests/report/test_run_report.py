@@ -224,10 +224,10 @@ def test_run_with_source_images(
     settings = {"method": "erm", "max_iters": 2, "batch": 4, "device": "cpu"}
     adapt_with_source(source_run.file, source_images, target_images, out=tmp_path / "run", **settings)
     blind = make_page(tmp_path / "run", PCA)
-    assert "unknown, because no labels" in blind.verdict and "--model" in blind.remarks[0]
-    seeing = make_page(tmp_path / "run", replace(PCA, model=source_run.file, score=target_labelled))
+    assert "unknown, because no labels" in blind.verdict
+    seeing = make_page(tmp_path / "run", replace(PCA, score=target_labelled))
     assert "on 12 labelled images" in seeing.verdict and titles(seeing)["attention"]
-    assert seeing.command.startswith("dept uda MODEL SOURCE TARGET")
+    assert seeing.command.startswith(f"dept uda {source_run.file} {source_images} {target_images} --out RUN")
 
 
 def test_the_command_repeats_the_settings(scored_run: AdaptRun) -> None:

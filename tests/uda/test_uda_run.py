@@ -62,7 +62,7 @@ def test_resume_equals_uninterrupted(
 ) -> None:
     whole = run(name, source_images, target_images, tmp_path / "whole", model=tiny_resnet())
     with monkeypatch.context() as patch:
-        patch.setattr(dept.uda_run, "stop_signal", StopAfter(stop))
+        patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted):
             run(name, source_images, target_images, tmp_path / "broken", model=tiny_resnet())
     resumed = run(name, source_images, target_images, tmp_path / "broken", model=tiny_resnet(), resume=True)
@@ -154,7 +154,7 @@ def test_command_interrupted(
     argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(dept.uda_run, "stop_signal", StopAfter(1))
+        patch.setattr("dept.runs.stop_signal", StopAfter(1))
         assert dept.cli.uda.run(argv) == 130
     assert "dept uda" in capsys.readouterr().err
     assert dept.cli.uda.run([*argv, "--resume"]) == 0

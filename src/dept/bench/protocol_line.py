@@ -87,12 +87,15 @@ def _images(suite: Suite, kept: Mapping[tuple[str, str], Any]) -> str:
 
 
 def _steps(records: Sequence[Mapping[str, Any]]) -> str:
-    made = dict.fromkeys(
-        str(record["config.max_iters"]) if record.get("config.max_iters") else f"{record.get('config.epochs')} epochs"
-        for record in records
-        if record.get("method") != "source"
-    )
+    made = dict.fromkeys(_length(record) for record in records if record.get("method") != "source")
     return " | ".join(made) or "none"
+
+
+def _length(record: Mapping[str, Any]) -> str:
+    """How long a run was; a stream has one pass, whatever its config says of epochs."""
+    if "reset" in record:
+        return "one pass"
+    return str(record.get("config.max_iters") or f"{record.get('config.epochs')} epochs")
 
 
 def _environment(records: Sequence[Mapping[str, Any]]) -> str:

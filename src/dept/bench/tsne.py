@@ -52,7 +52,7 @@ def draw(sets: Mapping[str, Array], labels: Sequence[int], classes: Sequence[str
         for number, label in enumerate(classes):
             member = np.asarray(labels) == number
             axis.scatter(*points[member].T, s=6, color=plt.get_cmap("tab20")(number % 20), label=label)
-        axis.set_title(f"{name} (nearest neighbour agrees: {100 * found[name]:.0f} %)", fontsize=10)
+        axis.set_title(f"{name}: nearest neighbour agrees {100 * found[name]:.0f} %", fontsize=9)
         axis.set(xticks=[], yticks=[])
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(10, len(names)), frameon=False, markerscale=3)

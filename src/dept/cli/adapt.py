@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +9,11 @@ from typing import Annotated
 import tyro
 
 from dept import methods
-from dept.adapting import AdaptOptions, adapt
+from dept.adapting import AdaptOptions, AdaptRun, adapt
 from dept.cli.parse import parse, peek
-from dept.cli.show import ProgressBar, as_json, say
+from dept.cli.running import Keeping, show_run
 from dept.errors import UsageError
-from dept.runs import Interrupted
-from dept.tensorboard import recorded
+from dept.runs import Listener
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,6 @@ class Files:
     """named settings of the method (dept: official, paper; tent: online, offline)"""
     score: Path | None = None
     """labelled images to score on; labels never reach the adaptation"""
-    resume: bool = False
-    """go on with an interrupted run, to the same bits"""
-    overwrite: bool = False
-    """replace a run that is already in the folder"""
-    tensorboard: bool = False
-    """also write the events to OUT/tensorboard (extra `tensorboard`)"""
-    json: bool = False
-    """print the result as JSON"""
 
 
 def run(argv: list[str]) -> int:
@@ -53,40 +43,22 @@ def run(argv: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     description = f"Adapt a model to unlabelled images.\n\n{name}: {kind.summary}"
-    command = parse("adapt", description, argv, files=Files, options=AdaptOptions(), config=config)
+    command = parse("adapt", description, argv, files=Files, keeping=Keeping(), options=AdaptOptions(), config=config)
     files: Files = command.files
-    try:
-        with recorded(ProgressBar(), files.out, wanted=files.tensorboard) as listener:
-            done = adapt(
-                files.model,
-                files.images,
-                out=files.out,
-                method=files.method,
-                config=command.config,
-                options=command.options,
-                score_on=files.score,
-                resume=files.resume,
-                overwrite=files.overwrite,
-                listener=listener,
-            )
-    except Interrupted as stop:
-        say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('adapt', argv)}")
-        return 130
-    print(as_json(done.result) if files.json else str(done).replace(" MODEL ", f" {files.model} "))
-    return 0
+    keeping: Keeping = command.keeping
 
+    def start(listener: Listener) -> AdaptRun:
+        return adapt(
+            files.model,
+            files.images,
+            out=files.out,
+            method=files.method,
+            config=command.config,
+            options=command.options,
+            score_on=files.score,
+            resume=keeping.resume,
+            overwrite=keeping.overwrite,
+            listener=listener,
+        )
 
-def resume_command(command: str, argv: list[str]) -> str:
-    """The command line that goes on with an interrupted run."""
-    words = [word for word in argv if word not in ("--resume", "--overwrite")]
-    return " ".join(["dept", command, *map(_quoted, words), "--resume"])
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
-
-
-if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    return show_run(["adapt", *argv], files.out, keeping, start)

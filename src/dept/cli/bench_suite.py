@@ -82,9 +82,10 @@ def run(name: str, argv: Sequence[str]) -> int:
             return _list(cells, files.results)
         failed = _run(cells, executor, files.results)
     found = stored_cells(files.results / name)
-    print(render(make_table(whole, found, per_class=files.per_class), files.format))
+    asked = whole.chosen(methods=files.methods, shifts=files.shifts)
+    print(render(make_table(asked, found, per_class=files.per_class), files.format))
     if files.plot is not None:
-        draw(whole, found, files.plot)
+        draw(asked, found, files.plot)
         say(f"Figure: {files.plot}")
     return 1 if failed else 0
 

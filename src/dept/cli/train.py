@@ -8,15 +8,13 @@ from typing import Annotated
 
 import tyro
 
-from dept.cli.adapt import resume_command
 from dept.cli.parse import parse, peek, timm_options
-from dept.cli.show import ProgressBar, as_json, say
+from dept.cli.running import Keeping, show_run
 from dept.data.sources import find_sources
 from dept.errors import UsageError
 from dept.models import create_model
-from dept.runs import Interrupted
-from dept.tensorboard import recorded
-from dept.training import MultiSourceTraining, TrainOptions, train
+from dept.runs import Listener
+from dept.training import MultiSourceTraining, TrainOptions, TrainRun, train
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,6 @@ class Files:
     """further keywords for timm as JSON, e.g. '{"img_size": 128}'"""
     preset: str | None = None
     """official (the released code) or paper (cross-entropy only)"""
-    resume: bool = False
-    """go on with an interrupted run, to the same bits"""
-    overwrite: bool = False
-    """replace a run that is already in the folder"""
-    tensorboard: bool = False
-    """also write the events to OUT/tensorboard (extra `tensorboard`)"""
-    json: bool = False
-    """print the result as JSON"""
 
 
 def run(argv: list[str]) -> int:
@@ -59,7 +49,7 @@ def run(argv: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     description = "Train a source model on labelled images of one or several domains."
-    command = parse("train", description, argv, files=Files, options=TrainOptions(), config=config)
+    command = parse("train", description, argv, files=Files, keeping=Keeping(), options=TrainOptions(), config=config)
     files: Files = command.files
     images = find_sources(files.source)
     model = create_model(
@@ -72,20 +62,18 @@ def run(argv: list[str]) -> int:
         seed=command.options.seed,
         **timm_options(files.timm),
     )
-    try:
-        with recorded(ProgressBar(), files.out, wanted=files.tensorboard) as listener:
-            done = train(
-                model,
-                images,
-                out=files.out,
-                config=command.config,
-                options=command.options,
-                resume=files.resume,
-                overwrite=files.overwrite,
-                listener=listener,
-            )
-    except Interrupted as stop:
-        say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('train', argv)}")
-        return 130
-    print(as_json(done.result) if files.json else done)
-    return 0
+    keeping: Keeping = command.keeping
+
+    def start(listener: Listener) -> TrainRun:
+        return train(
+            model,
+            images,
+            out=files.out,
+            config=command.config,
+            options=command.options,
+            resume=keeping.resume,
+            overwrite=keeping.overwrite,
+            listener=listener,
+        )
+
+    return show_run(["train", *argv], files.out, keeping, start)

@@ -9,12 +9,11 @@ from typing import Annotated
 import tyro
 
 from dept import uda
-from dept.cli.adapt import resume_command
 from dept.cli.parse import parse, peek
-from dept.cli.show import ProgressBar, as_json, say
+from dept.cli.running import Keeping, show_run
 from dept.errors import UsageError
-from dept.runs import Interrupted
-from dept.uda_run import UDAOptions, adapt_with_source
+from dept.runs import Listener
+from dept.uda_run import UDAOptions, UDARun, adapt_with_source
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,6 @@ class Files:
     """named settings of the method (mcc: visda, domainnet; cdan: visda, domainnet, entropy)"""
     score: Path | None = None
     """labelled target images to score on; labels never reach the adaptation"""
-    resume: bool = False
-    """go on with an interrupted run, to the same bits"""
-    overwrite: bool = False
-    """replace a run that is already in the folder"""
-    json: bool = False
-    """print the result as JSON"""
 
 
 def run(argv: list[str]) -> int:
@@ -52,10 +45,12 @@ def run(argv: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     description = f"Adapt a model with labelled source and unlabelled target images.\n\n{name}: {kind.summary}"
-    command = parse("uda", description, argv, files=Files, options=UDAOptions(), config=config)
+    command = parse("uda", description, argv, files=Files, keeping=Keeping(), options=UDAOptions(), config=config)
     files: Files = command.files
-    try:
-        done = adapt_with_source(
+    keeping: Keeping = command.keeping
+
+    def start(listener: Listener) -> UDARun:
+        return adapt_with_source(
             files.model,
             files.source,
             files.target,
@@ -64,12 +59,9 @@ def run(argv: list[str]) -> int:
             config=command.config,
             options=command.options,
             score_on=files.score,
-            resume=files.resume,
-            overwrite=files.overwrite,
-            listener=ProgressBar(),
+            resume=keeping.resume,
+            overwrite=keeping.overwrite,
+            listener=listener,
         )
-    except Interrupted as stop:
-        say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command('uda', argv)}")
-        return 130
-    print(as_json(done.result) if files.json else done)
-    return 0
+
+    return show_run(["uda", *argv], files.out, keeping, start)

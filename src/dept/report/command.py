@@ -6,13 +6,13 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from dept import methods, uda
 from dept.adapting import AdaptOptions
 from dept.methods.base import BaseConfig
 from dept.report.collect import RunFiles
+from dept.runs import shown
 from dept.training import SourceTraining, TrainOptions
 from dept.uda_run import UDAOptions
 
@@ -39,14 +39,8 @@ def reproduce(run: RunFiles) -> tuple[str, list[str]]:
     return " ".join(_word(word) for word in words), notes
 
 
-def shown(path: str | Path) -> str:
-    """A path as people want to read it: from here if it is below, else whole."""
-    here = Path.cwd()
-    return Path(path).relative_to(here).as_posix() if Path(path).is_relative_to(here) else str(path)
-
-
 def _places(run: RunFiles, notes: list[str]) -> list[str]:
-    names = {"adapt": ("model", "images"), "uda": ("model", "source", "target"), "train": ("source",)}[run.kind]
+    names = {"adapt": ("model", "images"), "uda": ("model", "source", "images"), "train": ("source",)}[run.kind]
     absent = [name for name in names if name not in run.inputs]
     if absent:
         words = " and ".join(name.upper() for name in absent)

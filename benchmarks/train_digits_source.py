@@ -1,4 +1,4 @@
-"""Train the source model that the package carries: `python benchmarks/digits/train_source.py`.
+"""Train the source model that the package carries: `python benchmarks/train_digits_source.py`.
 
 Looks at rendered digits only. About ten minutes on one core; the last digits depend on the number of threads
 and on the versions of torch and matplotlib's fonts.

@@ -1,0 +1,51 @@
+"""Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
+
+A table stands between `<!-- dept bench SUITE --table … -->` and `<!-- end -->`; that command prints it. With --check
+nothing is written, and the exit code is 1 if a table is not what its command prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from dept.cli.bench_suite import run
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"<!-- dept bench (?P<suite>\S+) --table(?P<flags>.*?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+
+
+def table(match: re.Match[str]) -> str:
+    """The block with its table printed anew."""
+    flags = [*shlex.split(match["flags"]), "--table", "--format", "markdown", "--results"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        run(match["suite"], [*flags, str(ROOT / "benchmarks" / "results")])
+    opening = match[0].split("\n", 1)[0]
+    return f"{opening}\n{printed.getvalue().strip()}\n<!-- end -->"
+
+
+def main(argv: list[str]) -> int:
+    """Update every page; returns 1 if --check finds a stale one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, only tell what is stale")
+    check = parser.parse_args(argv).check
+    stale = []
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        old = page.read_text()
+        new = BLOCK.sub(table, old)
+        if new != old:
+            stale.append(page.relative_to(ROOT))
+            if not check:
+                page.write_text(new)
+    print(*(f"{page}: {'stale' if check else 'written'}" for page in stale), sep="\n")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
