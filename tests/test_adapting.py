@@ -236,8 +236,12 @@ def test_a_crash_between_checkpoints_resumes_from_the_last(
     monkeypatch.setattr("dept.runs.Checkpoints", EveryOther)
     with pytest.raises(RuntimeError, match="power cut"):
         adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, listener=crash, **TINY)
-    resumed = adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, resume=True, **TINY)
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        file.write('{"event": "st')  # the last line was cut short
+    resumed = adapt(source_run.file, target_images, out=tmp_path / "run", seed=2, resume=True, workers=1, **TINY)
     assert same_bits(tensors(resumed.adapter), tensors(finished.adapter))
+    steps = [event["step"] for event in events(resumed.folder) if event["event"] == "step"]
+    assert steps == list(range(len(steps))) and len(steps) > 4  # every step once, also those made twice
 
 
 def test_resume_with_other_settings_is_refused(

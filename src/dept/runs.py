@@ -69,12 +69,12 @@ class RunFolder:
         return self.path / "resume.safetensors"
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.json; when resuming, refuse a config that differs from the stored one."""
+        """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers)."""
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
-            stored = json.loads(file.read_text())
-            changed = sorted(k for k in plain.keys() | stored.keys() if plain.get(k) != stored.get(k))
+            before, now = _deciding(json.loads(file.read_text())), _deciding(plain)
+            changed = sorted(k for k in now.keys() | before.keys() if now.get(k) != before.get(k))
             if changed:
                 raise UsageError(
                     f"{self.path} was started with other settings ({', '.join(changed)} differ); resume with the "
@@ -109,7 +109,16 @@ class RunFolder:
             method.load_state_dict(own)
         except (KeyError, RuntimeError, ValueError) as error:
             raise DataError(f"{self.resume_file} does not fit this model and method: {error}") from error
+        self._forget_from(meta["next_step"])
         return meta["next_step"], {n: t for n, t in tensors.items() if not n.startswith("method.")}
+
+    def _forget_from(self, step: int) -> None:
+        """Drop events of steps that a crash came before the next save of: they are made again."""
+        file = self.path / "events.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        kept = [line for line in lines if _happened(line, step)]
+        if len(kept) < len(lines):
+            write_atomic(file, "".join(kept).encode())
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json and drop the resume state, which nobody needs any more."""
@@ -119,6 +128,22 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a further text file of the run."""
         write_atomic(self.path / name, text.encode())
+
+
+def _deciding(config: dict[str, Any]) -> dict[str, Any]:
+    """What a result depends on: not the number of processes that make the views."""
+    options = {name: value for name, value in config.get("options", {}).items() if name != "workers"}
+    return {**config, "options": options}
+
+
+def _happened(line: str, next_step: int) -> bool:
+    """Whether an event came before the step that a run goes on with; a line that a crash cut short did not."""
+    try:
+        event = json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    # A step's number is its own, counted from 0; scores carry the number of steps made.
+    return bool(event.get("step", -1) < next_step + (event["event"] != "step"))
 
 
 class Checkpoints:

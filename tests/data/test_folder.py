@@ -213,6 +213,15 @@ def test_every_mode_becomes_rgb_or_grey(tmp_path: Path, mode: str) -> None:
     assert decode(path, channels=1).mode == "L"
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_keep_their_shades(tmp_path: Path, suffix: str) -> None:
+    shades = np.array([[0, 257, 128 * 257], [60_000, 65_535, 300]], np.uint16)
+    Image.fromarray(shades).save(tmp_path / f"camera.{suffix}")
+    expected = [[0, 1, 128], [233, 255, 1]]
+    assert np.asarray(decode(tmp_path / f"camera.{suffix}", channels=1)).tolist() == expected
+    assert np.asarray(decode(tmp_path / f"camera.{suffix}"))[..., 2].tolist() == expected
+
+
 def test_grey_images_for_colour_models_repeat_the_channel(tmp_path: Path) -> None:
     Image.fromarray(np.arange(20, dtype=np.uint8).reshape(4, 5)).save(tmp_path / "a.png")
     pixels = np.asarray(decode(tmp_path / "a.png"))

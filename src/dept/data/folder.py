@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from dept.errors import DataError
@@ -51,9 +52,13 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 def decode(path: Path, channels: int = 3) -> Image.Image:
-    """Read an image upright (EXIF orientation applied) as RGB, or grey for one channel."""
+    """Read an image upright (EXIF orientation applied) as RGB, or grey for one channel; 16 bits become 8."""
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):
+            # Pillow's own conversion would cut everything above 255: a white image.
+            scaled = np.asarray(upright, dtype=np.float64) / 257
+            upright = Image.fromarray(scaled.round().clip(0, 255).astype(np.uint8))
         return upright.convert("L" if channels == 1 else "RGB")
 
 
