@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,12 @@ from dept.bench.domains import PACS_CLASSES, Domains
 from dept.bench.execute import Executor
 from dept.bench.runner import Cell, run_cells
 from dept.bench.suite import Row, Source, Suite
+from dept.bench.tables import make_table
 from dept.data.corruptions import EXTRA
+from dept.data.subsets import sample
+from dept.ensemble import evaluate_ensemble
 from dept.errors import DataError, UsageError
-from dept.files import load_model
+from dept.files import load, load_model, read_meta
 from dept.models import Model
 from support import ARCH, PROJECTION, TIMM
 
@@ -101,6 +104,31 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
     curve = ratio["curve"]["student"]
     assert curve["steps"] == [0, 2, 4] and curve["top1"][-1] == pytest.approx(ratio["after"]["top1"])
     assert all(outcome.fresh is False for outcome in run_cells(cells, executor.run, tmp_path))
+
+
+def test_an_ensemble_averages_the_single_sources(executor: Executor) -> None:
+    shift = "photo+sketch->sketch"
+    row = Row("SHOT, ensemble", "shot", "plain", "ensemble", preset="offline", config=SMALL)
+    suite = replace(SUITE, shifts=(shift,), rows=(row,))
+    trained = [one.shift for one in suite.cells(executor.weights_id)[:-1]]
+    assert trained == ["photo", "sketch"]  # a model of each, none of the union
+    own = replace(executor, suite=suite)
+    result = own.run(suite.cells(executor.weights_id)[-1])
+    models = []
+    for file in executor.work.glob("tiny/*/adapter.safetensors"):
+        if json.loads((file.parent / "config.json").read_text())["protocol"]["method"] == "shot":
+            source = next(
+                made
+                for made in executor.work.glob("tiny/*/model.safetensors")
+                if read_meta(made)["backbone_sha256"] == read_meta(file)["backbone_sha256"]
+            )
+            models.append(load(source, adapter=file))
+    images = sample(executor.domains.load("pacs", "sketch"), 21, seed=0)
+    assert len(models) == 2 == len(result["members"])
+    assert evaluate_ensemble(models, images, device="cpu")["nll"] == pytest.approx(result["after"]["nll"], abs=1e-6)
+    assert result["protocol"]["backbone_sha256"].keys() == {"photo", "sketch"}
+    table = make_table(suite, [{"cell": asdict(suite.cells(executor.weights_id)[-1]), "result": result}])
+    assert table.lines[0].entries[0].mean == pytest.approx(100 * result["after"]["top1"]) and not table.notes
 
 
 def test_a_cell_repeats_bit_by_bit_even_if_its_source_model_is_gone(executor: Executor) -> None:

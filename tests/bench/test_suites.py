@@ -39,7 +39,7 @@ def test_configs_and_presets_are_accepted(name: str) -> None:
         if source.config is not None:
             SourceTraining.Config(**source.config)
     for row in suite.rows:
-        assert row.setting in ("offline", "online", "uda")
+        assert row.setting in ("offline", "online", "uda", "ensemble")
         if row.method == "source":
             continue  # rows share a config of which Source has no use
         kind = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)

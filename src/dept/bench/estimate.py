@@ -52,11 +52,10 @@ MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
 
 def gpu_hours(suite: Suite) -> float:
     """Hours of one GPU for all cells of a suite, source trainings included (borrowed ones as well)."""
-    trained = {(row.source, shift.split("->")[0]) for row in suite.rows for shift in suite.shifts}
+    starts = [(row, start) for row in suite.rows for shift in suite.shifts for start in suite.starts(row, shift)]
+    trained = {(row.source, start.split("->")[0]) for row, start in starts}
     work = sum(_training(suite, *pair) for pair in trained if suite.sources[pair[0]].config is not None)
-    for row in suite.rows:
-        runs = len(suite.seeds) if row.random else 1
-        work += runs * sum(_run(suite, row, shift) for shift in suite.shifts)
+    work += sum((len(suite.seeds) if row.random else 1) * _run(suite, row, start) for row, start in starts)
     return 2 * work / RATE / 3600
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dept import methods, uda
-from dept.adapting import AdaptOptions, adapt, label_free, make_config, promptable
+from dept.adapting import AdaptOptions, AdaptRun, adapt, label_free, make_config, promptable
 from dept.bench.domains import Domains
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
@@ -20,6 +20,7 @@ from dept.data.loader import Views
 from dept.data.streams import Scenario, domain_by_domain, mixed
 from dept.data.subsets import sample
 from dept.engine import Runtime, TestPasses, collect
+from dept.ensemble import mean_probabilities
 from dept.errors import DataError
 from dept.files import load_model, save_model
 from dept.methods.base import Method
@@ -64,12 +65,18 @@ class Executor:
         if cell.method == TRAINING:
             return self._train(cell)
         kind = cell.setting.split()[-1]
+        if kind == "ensemble":
+            return self._ensemble(cell)
+        model, forced = self._model(cell)
+        result = {"offline": self._offline, "online": self._online, "uda": self._uda}[kind](cell, model)
+        result["protocol"] |= forced
+        return result
+
+    def _model(self, cell: Cell) -> tuple[Model, dict[str, Any]]:
+        """The source model of a cell, and what its protocol must say if its preprocessing was forced."""
         model = load_model(self.source_model(cell))
         forced = check_preprocess(model.card.arch, model.card.preprocess, force=self.force)
-        result = {"offline": self._offline, "online": self._online, "uda": self._uda}[kind](cell, model)
-        if forced:
-            result["protocol"]["forced"] = forced
-        return result
+        return model, {"forced": forced} if forced else {}
 
     # -- source models -------------------------------------------------------------------------------------
 
@@ -131,8 +138,13 @@ class Executor:
     # -- adaptations ---------------------------------------------------------------------------------------
 
     def _offline(self, cell: Cell, model: Model) -> dict[str, Any]:
+        run = self._adapted(cell, model)
+        curve = {"curve": self._curve(cell)} if cell.protocol.get("eval_every") else {}
+        return run.result | paired(run.before, run.after, self._target(cell)) | curve
+
+    def _adapted(self, cell: Cell, model: Model) -> AdaptRun:
         images = self._target(cell)
-        run = adapt(
+        return adapt(
             model,
             images,
             out=self.folder(cell),
@@ -147,8 +159,32 @@ class Executor:
             **{name: value for name, value in cell.protocol.items() if name in OPTIONS},
             **self._going_on(cell),
         )
-        curve = {"curve": self._curve(cell)} if cell.protocol.get("eval_every") else {}
-        return run.result | paired(run.before, run.after, images) | curve
+
+    def _ensemble(self, cell: Cell) -> dict[str, Any]:
+        """The method from every single source; the mean of the members' probabilities is the answer."""
+        domains, target = cell.shift.split("->")
+        runs: dict[str, AdaptRun] = {}
+        marks: dict[str, Any] = {}
+        for domain, source in zip(domains.split("+"), cell.protocol["source"].split("+"), strict=True):
+            member = replace(cell, shift=f"{domain}->{target}", protocol={**cell.protocol, "source": source})
+            model, forced = self._model(member)
+            runs[domain] = self._adapted(member, model)
+            marks |= forced
+        images = self._target(cell)
+        first = {name: value for name, value in next(iter(runs.values())).result.items() if name != "readouts"}
+        before = mean_probabilities([run.before for run in runs.values()])
+        after = mean_probabilities([run.after for run in runs.values()])
+        shas = {domain: run.result["protocol"]["backbone_sha256"] for domain, run in runs.items()}
+        tuned = {name: sum(run.result[name] for run in runs.values()) for name in ("tunable_model", "tunable_total")}
+        return {
+            **first,
+            **tuned,
+            "members": {domain: run.result["after"]["top1"] for domain, run in runs.items()},
+            "label_free": label_free(before, after, images.classes),
+            **_scores(before, after, images),
+            **paired(before, after, images),
+            "protocol": first["protocol"] | {"setting": "ensemble", "backbone_sha256": shas} | marks,
+        }
 
     def _curve(self, cell: Cell) -> dict[str, dict[str, list[float]]]:
         """Accuracy over the steps of every read-out, from the run's events."""

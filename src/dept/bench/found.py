@@ -81,9 +81,11 @@ def departures(
     """Where a stored cell is not the cell that the suite defines: (field, stored, defined)."""
     asked = dict(entry["cell"]["protocol"])
     defined = dict(suite.cell(row, shift, entry["cell"]["seed"], "").protocol)
-    source = asked.pop("source", "")
+    keys = asked.pop("source", "").split("+")
     defined.pop("source")
-    return _source_departures(suite, row, shift, source, entry["result"], known) + differences(asked, defined)
+    starts = zip(suite.starts(row, shift), keys, strict=False)
+    found = [_source_departures(suite, row, start, key, entry["result"], known) for start, key in starts]
+    return [difference for one in found for difference in one] + differences(asked, defined)
 
 
 def _source_departures(

@@ -48,7 +48,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: a method in a setting (offline, online, uda) on one of the suite's source models.
+    """A line of a table: a method in a setting (offline, online, uda, ensemble) on one of the suite's source models.
+
+    An ensemble runs the method offline from the model of each source domain and averages the answers.
 
     `config` holds fields of the method's Config; `extra` is what else the run is told (ratio, stats, stream).
     `paper` names the paper's row that this one is to be put beside.
@@ -68,6 +70,11 @@ class Row:
     def name(self) -> str:
         """What a cell calls the setting: source model, tag, kind."""
         return f"{self.source}{self.tag} {self.setting}"
+
+    @property
+    def task(self) -> str:
+        """What its numbers compete in: an ensemble has all images at once, like any offline method."""
+        return "offline" if self.setting == "ensemble" else self.setting
 
     @property
     def random(self) -> bool:
@@ -98,10 +105,15 @@ class Suite:
         source, domain = self.sources[name], shift.split("->")[0]
         return Cell(source.home or self.name, self.data, domain, TRAINING, name, 0, source.protocol(weights))
 
+    def starts(self, row: Row, shift: str) -> list[str]:
+        """Shifts whose source models a row starts from: of each source domain by itself for an ensemble."""
+        domains, target = shift.split("->")
+        return [f"{domain}->{target}" for domain in domains.split("+")] if row.setting == "ensemble" else [shift]
+
     def cell(self, row: Row, shift: str, seed: int, weights: str) -> Cell:
         """One number of the table."""
         protocol = {
-            "source": self.source_cell(row.source, shift, weights).key,
+            "source": "+".join(self.source_cell(row.source, own, weights).key for own in self.starts(row, shift)),
             "most": self.most,
             "preset": row.preset,
             "config": dict(row.config),
@@ -112,9 +124,10 @@ class Suite:
     def cells(self, weights: str) -> list[Cell]:
         """Trainings first, then the rows; the first seed of everything before the second."""
         trained = [
-            self.source_cell(row.source, shift, weights)
+            self.source_cell(row.source, own, weights)
             for row in self.rows
             for shift in self.shifts
+            for own in self.starts(row, shift)
             if self.sources[row.source].config is not None
         ]
         runs = [

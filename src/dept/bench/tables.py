@@ -238,8 +238,8 @@ def _mean_cell(cells: Sequence[_Cell], paper: float | None) -> _Cell:
 def _ranked(column: Sequence[_Cell], rows: Sequence[Row], *, lower: bool) -> list[_Cell]:
     """Best and second of every setting, by the printed digits; no best where only one number stands."""
     made = list(column)
-    for setting in dict.fromkeys(row.setting for row in rows):
-        members = [n for n, row in enumerate(rows) if row.setting == setting and column[n].ranked]
+    for task in dict.fromkeys(row.task for row in rows):
+        members = [n for n, row in enumerate(rows) if row.task == task and column[n].ranked]
         digits = {n: round(mean, 1) for n in members if (mean := column[n].entry.mean) is not None}
         places = sorted(set(digits.values()), reverse=not lower)
         for n, shown in digits.items():
@@ -253,7 +253,7 @@ def _line(row: Row, cells: Sequence[_Cell]) -> Line:
     return Line(
         row.label,
         row.method,
-        row.setting,
+        row.task,
         entries,
         next((cell.tunable for cell in cells if cell.tunable is not None), None),
         _mean([entry.seconds for entry in entries]),
