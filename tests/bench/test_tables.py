@@ -166,6 +166,23 @@ def test_per_class() -> None:
         make_table(SUITE, [], per_class="moon")
 
 
+def test_a_stream_shows_its_domains() -> None:
+    suite = small_suite(shifts=("photo->sketch,cartoon",))
+    cells = [stored(suite, label, 0.6, shift=suite.shifts[0], seconds=30.0) for label in ("DePT-G, online", "Source")]
+    cells[0]["result"]["segments"] = {
+        "sketch": {"before": 0.4, "after": 0.5},
+        "cartoon": {"before": 0.6, "after": 0.7},
+    }
+    table = make_table(suite, cells)
+    assert table.columns == ("sketch", "cartoon", "whole stream")
+    found = [entry(table, "DePT-G, online", column) for column in table.columns]
+    assert [round(one.mean or 0, 6) for one in found] == [50, 70, 60]
+    assert [round(one.gain or 0, 6) for one in found] == [10, 10, 10]
+    assert found[0].interval is None and found[2].interval is not None  # stored for the whole only
+    assert entry(table, "Source", "sketch").mean is None  # a stream that mixes its domains
+    assert next(line.seconds for line in table.lines if line.label == "Source") == 30.0
+
+
 def test_the_papers_number_stands_beside_ours() -> None:
     suite = suites.get("visda")
     table = make_table(suite, [])

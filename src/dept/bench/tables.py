@@ -26,6 +26,8 @@ __all__ = ["Entry", "Line", "Note", "Table", "make_table", "protocol_line", "ren
 
 MARKS = "†‡§¶‖※"
 MEAN = "mean"
+WHOLE = "whole stream"
+MOST_NAMED = 20
 
 
 def make_table(suite: Suite, cells: Sequence[dict[str, Any]], *, per_class: str | None = None) -> Table:
@@ -38,12 +40,13 @@ def make_table(suite: Suite, cells: Sequence[dict[str, Any]], *, per_class: str 
     notes = _Notes()
     if per_class is None:
         names, columns = column_names(suite.shifts), _by_shift(suite, cells, notes)
+        names, columns = _with_segments(suite, cells, names, columns)
         headline = suite.metric
     else:
         shift = _shift(suite, per_class)
         names, columns = _by_class(suite, shift, cells, notes)
         headline = "top1" if suite.metric == "error" else suite.metric
-    if len(columns) > 1:
+    if len(columns) > 1 and names[-1] != WHOLE:
         names, columns = (*names, MEAN), [*columns, _means(suite, columns)]
     ranked = [_ranked(column, suite.rows, lower=headline == "error") for column in columns]
     lines = _shown([_line(row, [column[n] for column in ranked]) for n, row in enumerate(suite.rows)], notes)
@@ -120,6 +123,38 @@ def _by_shift(suite: Suite, cells: Sequence[dict[str, Any]], notes: _Notes) -> l
             ]
         )
     return columns
+
+
+def _with_segments(
+    suite: Suite, cells: Sequence[dict[str, Any]], names: tuple[str, ...], columns: list[list[_Cell]]
+) -> tuple[tuple[str, ...], list[list[_Cell]]]:
+    """A stream through several domains gets a column for each of them before that of the whole."""
+    domains = suite.shifts[0].split("->")[-1].split(",")
+    if len(suite.shifts) > 1 or len(domains) == 1:
+        return names, columns
+    choices = [chosen(suite, row, suite.shifts[0], cells) for row in suite.rows]
+    made = [
+        [
+            _cell(_segments(choice.kept, domain), suite.metric, (whole.entry.mark, whole.ranked), None)
+            for choice, whole in zip(choices, columns[0], strict=True)
+        ]
+        for domain in domains
+    ]
+    return (*domains, WHOLE), [*made, *columns]
+
+
+def _segments(kept: Sequence[Found], domain: str) -> list[Found]:
+    """The results as if the stream had been this domain; those whose stream mixes the domains are left out."""
+    left_out = ("gain_ci95", "seconds", "label_free")  # known of the whole stream only
+    return [
+        replace(
+            one,
+            result={name: value for name, value in one.result.items() if name not in left_out}
+            | {when: {"top1": one.result["segments"][domain][when]} for when in ("before", "after")},
+        )
+        for one in kept
+        if domain in one.result.get("segments", {})
+    ]
 
 
 def _by_class(
@@ -266,7 +301,8 @@ def _shown(lines: Sequence[Line], notes: _Notes) -> list[Line]:
     empty = [line for line in lines if all(entry.mean is None and entry.paper is None for entry in line.entries)]
     if not empty or len(empty) == len(lines):
         return list(lines)
-    notes.say(f"No results yet: {'; '.join(line.label for line in empty)}.")
+    named = "; ".join(line.label for line in empty)
+    notes.say(f"No results yet: {named if len(empty) <= MOST_NAMED else f'{len(empty)} other rows'}.")
     return [line for line in lines if line not in empty]
 
 

@@ -1,14 +1,16 @@
 """`pacs-ratio`: photo -> art_painting with a share of the target images, evaluated on all of them.
 
-Does prompt tuning lose less than tuning all weights when data are scarce? Both have the same objective.
+Does prompt tuning lose less than tuning all weights when data are scarce? Both have the same objective. By the authors'
+rule fewer images mean more epochs: 3, 15, 60 for 100, 20, 5 %, so that all make about 200 steps.
 """
 
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import RUN, borrowed
+from dept.bench.suites.pacs_mini import BATCH, borrowed
 
 RATIOS = (0.05, 0.2, 1.0)
+RUN = {"batch": BATCH, "epochs": 3}
 WAYS: tuple[tuple[str, str, dict[str, float]], ...] = (("DePT-G", "dept", {}), ("all weights", "full", {"lr": 5e-4}))
 
 SUITE = Suite(
