@@ -374,7 +374,10 @@ def test_describe_without_scores() -> None:
         "label_free": free, "adapter_bytes": 2048,
     }  # fmt: skip
     text = describe(result, Path("runs/x"))
-    assert "1,234 parameters" in text and "(2 KiB)" in text and "Accuracy" not in text
+    assert "1,234 parameters" in text and "(2 KiB)" in text and "Accuracy" not in text and "Beware" not in text
+    one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
+    text = describe(result | {"label_free": one_class}, Path("runs/x"))
+    assert "Beware: the predictions gathered in 1.0 effective classes, 2.0 before" in text
 
 
 def test_views_made_on_the_device_are_recorded_and_nearly_the_same(

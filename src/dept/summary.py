@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+GATHERED = 0.9
+"""share of the effective classes below which the predictions have gathered suspiciously (docs/results.md)"""
+
 
 def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     """A finished adaptation in a few lines, ending with the next useful commands."""
@@ -22,11 +25,23 @@ def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
         f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
         f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
     )
+    lines += filter(None, [beware(free)])
     adapter = folder / "adapter.safetensors"
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
     lines.append(f"Next:  dept predict {model} IMAGES --adapter {adapter}")
     lines.append(f"       dept report {folder}")
     return "\n".join(lines)
+
+
+def beware(free: dict[str, Any]) -> str:
+    """A warning if the predictions have gathered in fewer classes than before, else nothing. Needs no labels."""
+    before, after = (free[when]["effective_classes"] for when in ("before", "after"))
+    if after >= GATHERED * before:
+        return ""
+    return (
+        f"Beware: the predictions gathered in {after:.1f} effective classes, {before:.1f} before, which is how a "
+        "collapse looks. Unless the other classes are really rarer here, keep the source model."
+    )
 
 
 def outcome(result: dict[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ from dept.runs import (
     resolve_device,
     silent,
 )
-from dept.summary import outcome
+from dept.summary import beware, outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
 
 
@@ -312,4 +312,5 @@ def describe(result: dict[str, Any], file: Path) -> str:
         f"Without labels: {100 * free['changed']:.1f} % of predictions changed; effective classes "
         f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
     )
+    lines += filter(None, [beware(free)])
     return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {file} IMAGES"])

@@ -10,8 +10,8 @@ from dept.report.charts import signed
 from dept.report.collect import RunFiles, progress
 from dept.report.measure import Measured
 from dept.report.summaries import Gain, gain
+from dept.summary import beware
 
-COLLAPSED = 0.5  # share of the effective classes below which the predictions have gathered suspiciously
 DIFFERS = 0.005  # accuracy by which a repeated measurement may differ from the run's own before it is told
 
 
@@ -69,12 +69,8 @@ def _unlabelled(free: dict[str, Any], count: int) -> tuple[str, Tone]:
         f"predictions changed; mean confidence went from {100 * before['confidence']:.1f} % to "
         f"{100 * after['confidence']:.1f} %, mean entropy from {before['entropy']:.2f} to {after['entropy']:.2f} nats."
     )
-    if after["effective_classes"] < COLLAPSED * before["effective_classes"]:
-        return (
-            f"{sentence} Beware: the predictions gathered in {after['effective_classes']:.1f} effective classes, "
-            f"{before['effective_classes']:.1f} before, which is how a collapse looks."
-        ), "bad"
-    return sentence, "unsure"
+    warning = beware(free)
+    return (f"{sentence} {warning}", "bad") if warning else (sentence, "unsure")
 
 
 def _trained(run: RunFiles) -> tuple[str, Tone]:
