@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
             stale.append(page.relative_to(ROOT))
             if not check:
                 page.write_text(new)
-    print(*(f"{page}: {'stale' if check else 'written'}" for page in stale), sep="\n")
+    for page in stale:
+        print(f"{page}: {'stale; run python benchmarks/write_tables.py' if check else 'written'}")
     return 1 if check and stale else 0
 
 
