@@ -176,5 +176,5 @@ def _matching(what: str, items: tuple[Any, ...], wanted: Sequence[str], names: A
     known = sorted({name for item in items for name in names(item)})
     for name in wanted:
         if name not in known:
-            raise UsageError(f"The suite has no {what} {name!r}; choose from {', '.join(known)}.")
+            raise UsageError(f"The suite has no {what} {name!r}; choose from {'; '.join(known)}.")
     return tuple(item for item in items if set(names(item)) & set(wanted))
