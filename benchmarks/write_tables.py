@@ -1,7 +1,7 @@
 """Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
 
-A table stands between `<!-- dept bench SUITE --table … -->` and `<!-- end -->`; that command prints it. With --check
-nothing is written, and the exit code is 1 if a table is not what its command prints.
+A table stands between its command, `<!-- dept bench SUITE --table … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
+`<!-- end -->`. With --check nothing is written, and the exit code is 1 if a table is not what its command prints.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -17,17 +18,19 @@ from pathlib import Path
 from dept.cli.bench_suite import run
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"<!-- dept bench (?P<suite>\S+) --table(?P<flags>.*?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<command>(dept bench|python benchmarks/).*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def table(match: re.Match[str]) -> str:
     """The block with its table printed anew."""
-    flags = [*shlex.split(match["flags"]), "--table", "--format", "markdown", "--results"]
+    program, *words = shlex.split(match["command"])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        run(match["suite"], [*flags, str(ROOT / "benchmarks" / "results")])
-    opening = match[0].split("\n", 1)[0]
-    return f"{opening}\n{printed.getvalue().strip()}\n<!-- end -->"
+        if program == "python":
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        else:
+            run(words[1], [*words[2:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
+    return f"<!-- {match['command']} -->\n{printed.getvalue().strip()}\n<!-- end -->"
 
 
 def main(argv: list[str]) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from dept import methods
-from dept.adapting import AdaptOptions, AdaptRun, adapt
-from dept.cli.parse import parse, peek
+from dept.adapting import AdaptOptions, adapt
+from dept.cli.parse import choose, parse
 from dept.cli.running import Keeping, show_run
-from dept.errors import UsageError
-from dept.runs import Listener
 
 
 @dataclass(frozen=True)
@@ -36,29 +35,18 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Parse the method's name first, then everything else with that method's flags."""
-    name, preset = peek(argv, "--method", "dept"), peek(argv, "--preset", None)
-    try:
-        kind = methods.get(str(name))
-        config = kind.preset(preset) if preset else kind.Config()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    description = f"Adapt a model to unlabelled images.\n\n{name}: {kind.summary}"
+    kind, config = choose(methods.get, argv, "dept")
+    description = f"Adapt a model to unlabelled images.\n\n{kind.name}: {kind.summary}"
     command = parse("adapt", description, argv, files=Files, keeping=Keeping(), options=AdaptOptions(), config=config)
     files: Files = command.files
-    keeping: Keeping = command.keeping
-
-    def start(listener: Listener) -> AdaptRun:
-        return adapt(
-            files.model,
-            files.images,
-            out=files.out,
-            method=files.method,
-            config=command.config,
-            options=command.options,
-            score_on=files.score,
-            resume=keeping.resume,
-            overwrite=keeping.overwrite,
-            listener=listener,
-        )
-
-    return show_run(["adapt", *argv], files.out, keeping, start)
+    start = partial(
+        adapt,
+        files.model,
+        files.images,
+        out=files.out,
+        method=files.method,
+        config=command.config,
+        options=command.options,
+        score_on=files.score,
+    )
+    return show_run(["adapt", *argv], files.out, command.keeping, start)

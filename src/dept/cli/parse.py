@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import field, make_dataclass
 from typing import Any
 
 import tyro
 
 from dept.errors import UsageError
+from dept.methods.base import BaseConfig, Method
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 
@@ -34,6 +36,24 @@ def peek(argv: list[str], flag: str, default: str | None) -> str | None:
         if text.startswith(f"{flag}="):
             return text.split("=", 1)[1]
     return default
+
+
+def choose(
+    get: Callable[[str], type[Method]], argv: list[str], method: str, prefer: str | None = None
+) -> tuple[type[Method], BaseConfig]:
+    """The method of --method with the settings of --preset, both read ahead: they decide which other flags exist.
+
+    Args:
+        get: finds a method by its name.
+        method: its name if the flag is not there.
+        prefer: the preset, where the method has it, if the flag is not there.
+    """
+    try:
+        kind = get(peek(argv, "--method", None) or method)
+        preset = peek(argv, "--preset", prefer if prefer in kind.presets else None)
+        return kind, kind.preset(preset) if preset else kind.Config()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def timm_options(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dept.cli.show import ProgressBar, as_json, say
-from dept.runs import Interrupted, Listener
+from dept.runs import Interrupted
 from dept.tensorboard import recorded
 
 
@@ -34,16 +34,16 @@ class Done(Protocol):
     def result(self) -> dict[str, Any]: ...
 
 
-def show_run(words: list[str], out: Path, keeping: Keeping, start: Callable[[Listener], Done]) -> int:
+def show_run(words: list[str], out: Path, keeping: Keeping, start: Callable[..., Done]) -> int:
     """Run with a progress bar and print the outcome; after Ctrl-C, print the command that goes on.
 
     Args:
         words: the command line after `dept`.
-        start: does the run and tells the listener of its events.
+        start: does the run; takes `resume`, `overwrite` and `listener`.
     """
     try:
         with recorded(ProgressBar(), out, wanted=keeping.tensorboard) as listener:
-            done = start(listener)
+            done = start(resume=keeping.resume, overwrite=keeping.overwrite, listener=listener)
     except Interrupted as stop:
         say(f"\nStopped after step {stop.step}; everything is saved. Go on with:\n  {resume_command(words)}")
         return 130

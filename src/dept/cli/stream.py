@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TextIO
 import tyro
 
 from dept import methods
-from dept.cli.parse import parse, peek
+from dept.cli.parse import choose, parse
 from dept.cli.show import say
 from dept.data.folder import SUFFIXES, decode_problem, find_images
 from dept.data.streams import arranged
@@ -60,14 +60,8 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Predict every image once, in order, flushed at once; adapt on the way."""
-    name = str(peek(argv, "--method", "dept"))
-    try:
-        kind = methods.get(name)
-        preset = peek(argv, "--preset", "online" if "online" in kind.presets else None)
-        config = kind.preset(preset) if preset else kind.Config()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    description = f"Predict a stream of images while adapting to it.\n\n{name}: {kind.summary}"
+    kind, config = choose(methods.get, argv, "dept", prefer="online")
+    description = f"Predict a stream of images while adapting to it.\n\n{kind.name}: {kind.summary}"
     command = parse("stream", description, argv, files=Files, config=config)
     return _Session(command.files, command.config).run()
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from dept.cli.parse import parse, peek, timm_options
+from dept.cli.parse import choose, parse, timm_options
 from dept.cli.running import Keeping, show_run
 from dept.data.sources import find_sources
-from dept.errors import UsageError
 from dept.models import create_model
-from dept.runs import Listener
-from dept.training import MultiSourceTraining, TrainOptions, TrainRun, train
+from dept.training import MultiSourceTraining, TrainOptions, train
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,7 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Build the model, train it, print where it is."""
-    preset = peek(argv, "--preset", None)
-    try:
-        config = MultiSourceTraining.preset(preset) if preset else MultiSourceTraining.Config()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    _, config = choose(lambda _: MultiSourceTraining, argv, "train")
     description = "Train a source model on labelled images of one or several domains."
     command = parse("train", description, argv, files=Files, keeping=Keeping(), options=TrainOptions(), config=config)
     files: Files = command.files
@@ -62,18 +57,5 @@ def run(argv: list[str]) -> int:
         seed=command.options.seed,
         **timm_options(files.timm),
     )
-    keeping: Keeping = command.keeping
-
-    def start(listener: Listener) -> TrainRun:
-        return train(
-            model,
-            images,
-            out=files.out,
-            config=command.config,
-            options=command.options,
-            resume=keeping.resume,
-            overwrite=keeping.overwrite,
-            listener=listener,
-        )
-
-    return show_run(["train", *argv], files.out, keeping, start)
+    start = partial(train, model, images, out=files.out, config=command.config, options=command.options)
+    return show_run(["train", *argv], files.out, command.keeping, start)

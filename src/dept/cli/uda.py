@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from dept import uda
-from dept.cli.parse import parse, peek
+from dept.cli.parse import choose, parse
 from dept.cli.running import Keeping, show_run
-from dept.errors import UsageError
-from dept.runs import Listener
-from dept.uda_run import UDAOptions, UDARun, adapt_with_source
+from dept.uda_run import UDAOptions, adapt_with_source
 
 
 @dataclass(frozen=True)
@@ -38,30 +37,19 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Parse the method's name first, then everything else with that method's flags."""
-    name, preset = peek(argv, "--method", "cdan"), peek(argv, "--preset", None)
-    try:
-        kind = uda.get(str(name))
-        config = kind.preset(preset) if preset else kind.Config()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    description = f"Adapt a model with labelled source and unlabelled target images.\n\n{name}: {kind.summary}"
+    kind, config = choose(uda.get, argv, "cdan")
+    description = f"Adapt a model with labelled source and unlabelled target images.\n\n{kind.name}: {kind.summary}"
     command = parse("uda", description, argv, files=Files, keeping=Keeping(), options=UDAOptions(), config=config)
     files: Files = command.files
-    keeping: Keeping = command.keeping
-
-    def start(listener: Listener) -> UDARun:
-        return adapt_with_source(
-            files.model,
-            files.source,
-            files.target,
-            out=files.out,
-            method=files.method,
-            config=command.config,
-            options=command.options,
-            score_on=files.score,
-            resume=keeping.resume,
-            overwrite=keeping.overwrite,
-            listener=listener,
-        )
-
-    return show_run(["uda", *argv], files.out, keeping, start)
+    start = partial(
+        adapt_with_source,
+        files.model,
+        files.source,
+        files.target,
+        out=files.out,
+        method=files.method,
+        config=command.config,
+        options=command.options,
+        score_on=files.score,
+    )
+    return show_run(["uda", *argv], files.out, command.keeping, start)

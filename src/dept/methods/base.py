@@ -135,7 +135,7 @@ class Method:
 
     def tuned(self) -> list[Group]:
         """Parameter groups; those of projection and auxiliary heads never enter the adapter."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say what it tunes.")
 
     def setup(self) -> None:
         """Create further state once the parameters are chosen."""
@@ -148,7 +148,7 @@ class Method:
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Named, weighted terms; their sum is minimised."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `loss`, or `step` if it learns without one.")
 
     def after_step(self, batch: Batch) -> None:
         """Called after the optimiser has moved the parameters."""

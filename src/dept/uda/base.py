@@ -96,7 +96,7 @@ class UDAMethod(Method):
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """Named, weighted terms; their sum is minimised."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `paired_loss`.")
 
     def choose(self, source: list[int], target: list[int], generator: torch.Generator) -> tuple[list[int], list[int]]:
         """Positions of the images of a step, given the random ones of both domains; `generator` is the step's own."""

@@ -1,0 +1,47 @@
+"""Does the label-free warning tell gain from loss? `python benchmarks/warning_sign.py` asks the committed results.
+
+Counts the adaptations of all suites that moved the accuracy: gained or lost, against the effective number of predicted
+classes that rose or fell, and against the warning that a user would have seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dept.summary import beware
+
+RESULTS = Path(__file__).parent / "results"
+SIGNS = ("more effective classes", "fewer effective classes", "warned", "not warned")
+
+
+def adaptations() -> list[dict[str, Any]]:
+    """Results of the cells that adapted a source model; training with source data begins without one."""
+    stored = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*/result.json"))]
+    return [
+        entry["result"]
+        for entry in stored
+        if not entry["cell"]["setting"].endswith("uda") and "label_free" in entry["result"] and entry["result"]["gain"]
+    ]
+
+
+def signs(free: dict[str, Any]) -> tuple[str, str]:
+    """What could be seen without labels: the direction of the effective classes, and whether there was a warning."""
+    before, after = (free[when]["effective_classes"] for when in ("before", "after"))
+    return SIGNS[0] if after > before else SIGNS[1], SIGNS[2] if beware(free) else SIGNS[3]
+
+
+def main() -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    found = adaptations()
+    for result in found:
+        counts.update((sign, result["gain"] > 0) for sign in signs(result["label_free"]))
+    print(f"| {len(found)} adaptations | gained accuracy | lost accuracy |\n|---|---:|---:|")
+    for sign in SIGNS:
+        print(f"| {sign} | {counts[sign, True]} | {counts[sign, False]} |")
+
+
+if __name__ == "__main__":
+    main()
