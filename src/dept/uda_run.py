@@ -132,7 +132,7 @@ def planned_steps(config: UDAConfig) -> int:
 
 
 def paired(method: UDAMethod, source: Domain, target: Domain, runtime: Runtime, *, start: int = 0) -> Iterator[Event]:
-    """The loop: in every step a batch of each domain, both shuffled with their own seed.
+    """The loop: in every step a batch of each domain, both shuffled with their own seed, until the method is settled.
 
     Args:
         start: the first step to do; above 0 the method's state must have been restored.
@@ -143,7 +143,7 @@ def paired(method: UDAMethod, source: Domain, target: Domain, runtime: Runtime, 
     passes = PairedPasses(_passes(source, runtime), _passes(target, runtime), labels)
     if start == 0:
         method.begin(passes)
-    while start < total:
+    while start < total and not method.settled:
         # Epoch by epoch, because a method may choose its images by what `refresh` found out.
         end = min(total, (start // per_epoch + 1) * per_epoch)
         for step, batch in _batches(method, source, target, labels, runtime, range(start, end)):
@@ -229,22 +229,23 @@ class _Job:
         record = self._protocol(augment, initial)
         folder.configure({"protocol": record, "options": asdict(self.options)})
         before = self._probabilities()
-        total = planned_steps(self.config)
         if not folder.resume:
-            folder.log("start", total=total, notes=[], inputs=self.inputs)
+            folder.log("start", total=planned_steps(self.config), notes=[], inputs=self.inputs)
             self._log_score(before, step=0)
-        self._loop(folder.load_state(self.method)[0] if folder.resume else 0)
+        done = self._loop(folder.load_state(self.method)[0] if folder.resume else 0)
         after = self._probabilities()
-        self._log_score(after, step=total)
-        return self._finish(before, after, record)
+        self._log_score(after, step=done)
+        return self._finish(before, after, done, record)
 
-    def _loop(self, start: int) -> None:
-        """The visible loop; `kept` logs every step and saves."""
+    def _loop(self, start: int) -> int:
+        """The visible loop; `kept` logs every step and saves. Returns the number of steps done."""
         self.model.train()
         steps = paired(self.method, self.source, self.target, self.runtime, start=start)
         for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+            start = event.progress.step + 1
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
-                self._log_score(self._probabilities(), step=event.progress.step + 1)
+                self._log_score(self._probabilities(), step=start)
+        return start
 
     def _probabilities(self) -> Tensor:
         """(n, C) on the images that matter: scored ones, else the target's."""
@@ -273,14 +274,14 @@ class _Job:
             evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
         )
 
-    def _finish(self, before: Tensor, after: Tensor, record: dict[str, Any]) -> UDARun:
+    def _finish(self, before: Tensor, after: Tensor, steps: int, record: dict[str, Any]) -> UDARun:
         model, folder = self.model, self.folder
         skipped = self.source.images.skipped + self.target.images.skipped
         result: dict[str, Any] = {
             "method": self.method.name,
             "images": len(self.target.images),
             "source_images": len(self.source.images),
-            "steps": planned_steps(self.config),
+            "steps": steps,
             "skipped": [[str(path), reason] for path, reason in skipped],
             **self.method.counts(),
             "label_free": label_free(before, after, model.classes),

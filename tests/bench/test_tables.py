@@ -12,6 +12,7 @@ import pytest
 from stored import small_suite, stored, training
 
 from dept.bench import suites
+from dept.bench.found import suite_cells
 from dept.bench.render import terminal
 from dept.bench.tables import Entry, Table, column_names, make_table, protocol_line, render, stored_cells
 from dept.cli import bench_suite
@@ -266,6 +267,19 @@ def test_committed_results_are_found_by_their_suite() -> None:
     table = make_table(suite, cells)
     assert entry(table, "DePT-G", "art_painting").mean is not None
     assert not [note for note in table.notes if "as the suite defines" in note.text]
+
+
+def test_a_borrowed_row_is_run_once_and_shown_in_both_suites() -> None:
+    """The last row of pacs-losses is a cell of pacs-mini, of which it takes its own seed only."""
+    suite = suites.get("pacs-losses")
+    row, shift = suite.rows[-1], suite.shifts[0]
+    lender = suites.get("pacs-mini")
+    lent = next(row for row in lender.rows if row.label == "DePT-G")
+    assert suite.cell(row, shift, 0, "w").key == lender.cell(lent, shift, 0, "w").key
+    table = make_table(suite, suite_cells(suite, Path("benchmarks/results")))
+    found = entry(table, row.label, "art_painting")
+    assert found.mean is not None and found.seeds == 1 and not found.mark
+    assert "sha256 3f1f07da5e13" in table.protocol  # of the weights that the borrowed source model was made from
 
 
 def test_a_table_has_the_rows_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dept.uda.adversarial import discriminator, domain_loss, reversal_coefficient, reverse_gradient
@@ -13,6 +14,7 @@ from dept.uda.base import inverse_decay
 from dept.uda.can import (
     contrastive_discrepancy,
     kernel_discrepancy,
+    mean_distance,
     running_statistics_kept,
     spherical_kmeans,
 )
@@ -170,8 +172,8 @@ def test_kmeans_names_clusters_after_the_initial_centres() -> None:
     angles = 0.05 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     truth = torch.arange(30) % 3
     scale = torch.linspace(0.1, 10, 30)[:, None]  # lengths do not matter
-    labels, distance = spherical_kmeans(scale * (centres[truth] + angles), centres)
-    assert torch.equal(labels, truth)
+    labels, distance, found = spherical_kmeans(scale * (centres[truth] + angles), centres)
+    assert torch.equal(labels, truth) and mean_distance(found, centres) < 0.01
     assert float(distance.max()) < 0.05 and float(distance.min()) >= 0
 
 
@@ -179,13 +181,15 @@ def test_kmeans_relabels_one_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the clusters drift so far that the first two swap places; the matching gives them the right names."""
     rows = [[3, 0, 0], [0, 0, -2], [-1, -3, -3], [0, -1, -2], [2, 1, 1]]
     features = torch.tensor(rows, dtype=torch.float32)
-    assert spherical_kmeans(features, torch.eye(3))[0].tolist() == [0, 1, 1, 1, 0]
+    labels, _, centres = spherical_kmeans(features, torch.eye(3))
+    assert labels.tolist() == [0, 1, 1, 1, 0]
+    assert torch.equal((F.normalize(features, dim=1) @ centres.T).argmax(dim=1), labels)  # centres have the same names
     monkeypatch.setattr("dept.uda.can.optimize.linear_sum_assignment", lambda cost: ([0, 1, 2], [0, 1, 2]))
     assert spherical_kmeans(features, torch.eye(3))[0].tolist() == [1, 0, 0, 0, 1]  # without it
 
 
 def test_kmeans_keeps_an_empty_cluster() -> None:
-    labels, distance = spherical_kmeans(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), torch.eye(2))
+    labels, distance, _ = spherical_kmeans(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), torch.eye(2))
     assert labels.tolist() == [0, 0] and distance.isfinite().all()
 
 

@@ -77,6 +77,20 @@ def test_swd_moves_the_generator_without_momentum() -> None:
     assert [group["momentum"] for group in method.optimizer.param_groups] == [0.9, 0.0, 0.9]
 
 
+def test_swd_computes_only_the_half_it_needs() -> None:
+    """Without batch norm the halves do not see each other: one at a time gives the same step as both together."""
+    alone, together = make("swd"), make("swd")
+    assert isinstance(alone, SWD) and isinstance(together, SWD)
+    together.batch_norm = True
+    terms = alone.step(paired_batch())
+    assert together.step(paired_batch()) == pytest.approx(terms, abs=1e-6)
+    other = state_of(together.model)
+    for name, tensor in state_of(alone.model).items():
+        torch.testing.assert_close(tensor, other[name], atol=1e-6, rtol=0)
+    resnet = make("swd", tiny_resnet())
+    assert isinstance(resnet, SWD) and resnet.batch_norm
+
+
 # ---- CAN ----
 
 
@@ -105,6 +119,18 @@ def test_can_repeats_images_of_a_small_class_and_falls_back_to_random_ones() -> 
     assert target == [5, 5]
     method.target_labels.fill_(IGNORED)
     assert method.choose([0, 1, 2, 3], [4, 5, 6, 7], torch.Generator()) == ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+def test_can_is_settled_when_nothing_moves_and_the_domains_meet() -> None:
+    same = PairedPasses(FixedPasses(), FixedPasses(), torch.arange(10) % 3)
+    method = make("can", stop_below=1e9)
+    method.begin(same)
+    assert not method.settled  # there is nothing to compare with yet
+    method.refresh(same, 0)
+    assert method.settled
+    method = clustered()  # here the source is another one: labels and centres rest, but the domains are apart
+    method.refresh(PairedPasses(FixedPasses(seed=1), FixedPasses(), torch.arange(10) % 3), 0)
+    assert not method.settled
 
 
 def test_can_leaves_out_what_is_far() -> None:

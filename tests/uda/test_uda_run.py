@@ -70,6 +70,14 @@ def test_resume_equals_uninterrupted(
     assert torch.equal(whole.after, resumed.after)
 
 
+def test_a_settled_method_ends_the_run(source_images: Path, target_images: Path, tmp_path: Path) -> None:
+    wanted = {"max_iters": 0, "epochs": 5, "iters_per_epoch": 2}
+    stopped = run("can", source_images, target_images, tmp_path / "stopped", stop_below=1e9, **wanted)
+    whole = run("can", source_images, target_images, tmp_path / "whole", stop_below=0.0, **wanted)
+    assert (stopped.result["steps"], whole.result["steps"]) == (2, 10)
+    assert "2 steps" in str(stopped)
+
+
 def test_same_seed_same_model(source_images: Path, target_images: Path, tmp_path: Path) -> None:
     one, two, other = (
         run("dann", source_images, target_images, tmp_path / str(n), seed=seed) for n, seed in enumerate((1, 1, 2))

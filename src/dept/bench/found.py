@@ -42,6 +42,20 @@ def stored_cells(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*/result.json"))]
 
 
+def suite_cells(suite: Suite, results: Path) -> list[dict[str, Any]]:
+    """All finished cells of a suite, and what it borrows from others: source models, and rows for its own seeds."""
+    homes = {part.home for part in (*suite.rows, *suite.sources.values()) if part.home}
+    lent = [entry for home in sorted(homes) for entry in stored_cells(results / home)]
+    return stored_cells(results / suite.name) + [entry for entry in lent if _borrowed(suite, entry["cell"])]
+
+
+def _borrowed(suite: Suite, cell: Stored) -> bool:
+    if cell["method"] == TRAINING:
+        return any(source.home == cell["suite"] for source in suite.sources.values())
+    rows = [row for row in suite.rows if row.home == cell["suite"]]
+    return cell["seed"] in suite.seeds and any(_belongs(cell, row, cell["shift"]) for row in rows)
+
+
 def key_of(entry: Stored) -> str:
     """The key of a stored cell."""
     return Cell(**entry["cell"]).key

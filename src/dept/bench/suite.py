@@ -65,6 +65,8 @@ class Row:
     config: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     paper: str = ""
+    home: str = ""
+    """the suite that has the same row, if another one borrows it: it is run once"""
 
     @property
     def name(self) -> str:
@@ -119,7 +121,7 @@ class Suite:
             "config": dict(row.config),
             **row.extra,
         }
-        return Cell(self.name, self.data, shift, row.method, row.name, seed, protocol)
+        return Cell(row.home or self.name, self.data, shift, row.method, row.name, seed, protocol)
 
     def cells(self, weights: str) -> list[Cell]:
         """Trainings first, then the rows; the first seed of everything before the second."""

@@ -13,8 +13,9 @@ from dept.bench import suites
 from dept.bench.domains import Domains
 from dept.bench.execute import Executor
 from dept.bench.figures import draw
+from dept.bench.found import suite_cells
 from dept.bench.runner import Cell, Outcome, run_cells, shard, stored
-from dept.bench.tables import make_table, render, stored_cells
+from dept.bench.tables import make_table, render
 from dept.cli.parse import parse
 from dept.cli.show import say
 
@@ -81,7 +82,7 @@ def run(name: str, argv: Sequence[str]) -> int:
         if files.list:
             return _list(cells, files.results)
         failed = _run(cells, executor, files.results)
-    found = stored_cells(files.results / name)
+    found = suite_cells(whole, files.results)
     asked = whole.chosen(methods=files.methods, shifts=files.shifts)
     print(render(make_table(asked, found, per_class=files.per_class), files.format))
     if files.plot is not None:

@@ -89,6 +89,7 @@ class UDAMethod(Method):
     views = "w"
     Config = UDAConfig
     config: UDAConfig
+    settled: bool = False  # a method that sets it in `refresh` ends the run there
 
     def build(self) -> dict[str, nn.Module]:
         """Fresh modules of the method's own, trained at the learning rate of the head."""

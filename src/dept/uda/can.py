@@ -4,10 +4,10 @@ Alternates between clustering the target (spherical k-means from the source clas
 domains together within classes and apart between classes, on class-aware batches. Cost: per step a forward and backward
 of 30 + 60 source and 60 target images; per epoch a pass over both domains. Fails when: clusters do not follow classes.
 
-Deviations from the authors: features for clustering come from test views, all epochs are run (no stop at convergence),
-an epoch has a fixed number of steps (theirs: a fifth of a pass, about 500 on VisDA), the first layers learn too. Batch
-norm: each domain is normalised with its own batch, but affine parameters are shared, and running statistics follow the
-target (theirs are separate per domain), so that the result is an ordinary model.
+Deviations from the authors: features for clustering come from test views, an epoch has a fixed number of steps (theirs:
+a fifth of a pass, about 500 on VisDA), the first layers learn too. Batch norm: each domain is normalised with its own
+batch, but affine parameters are shared, and running statistics follow the target (theirs are separate per domain), so
+that the result is an ordinary model.
 """
 
 from __future__ import annotations
@@ -64,13 +64,17 @@ class CAN(UDAMethod):
         """target images with ½ (1 - cos) to their centre at or above this are left out; 1 keeps all"""
         min_images: int = 3
         """classes with fewer target images are left out"""
+        stop_below: float = 0.001
+        """end early once neither centres nor labels move by more between two clusterings, and the domains meet"""
 
     config: Config
 
     def setup(self) -> None:
-        """Labels (n,) of both domains, known once the target has been clustered."""
+        """Labels (n,) of both domains and target centres (C, D), known once the target has been clustered."""
         self.source_labels = torch.empty(0, dtype=torch.long)
         self.target_labels = torch.empty(0, dtype=torch.long)
+        self.centres = torch.empty(0)
+        self.settled = False
 
     def begin(self, passes: Passes) -> None:
         """The first clustering."""
@@ -124,11 +128,16 @@ class CAN(UDAMethod):
         source, target = self._features(passes.source()), self._features(passes.target())
         self.source_labels = passes.labels.cpu()
         one_hot = F.one_hot(self.source_labels, self.model.head.out_features).to(source)
-        centres = F.normalize(one_hot.T @ F.normalize(source, dim=1), dim=1)
-        labels, distance = spherical_kmeans(target, centres)
+        ours = F.normalize(one_hot.T @ F.normalize(source, dim=1), dim=1)
+        labels, distance, centres = spherical_kmeans(target, ours)
         # cos is rounded: 1 must keep everything, an opposite vector too.
         far = (distance >= self.config.max_distance) & (self.config.max_distance < 1.0)
-        self.target_labels = labels.masked_fill(far, IGNORED)
+        labels = labels.masked_fill(far, IGNORED)
+        if len(self.centres):
+            changed = float((labels != self.target_labels).double().mean())
+            moves = (mean_distance(centres, self.centres), mean_distance(centres, ours), changed)
+            self.settled = max(moves) < self.config.stop_below
+        self.target_labels, self.centres = labels, centres
 
     @torch.no_grad()
     def _features(self, batches: Iterable[Batch]) -> Tensor:
@@ -136,20 +145,27 @@ class CAN(UDAMethod):
             return torch.cat([self.model.read(batch.views[0]).features.cpu() for batch in batches])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Adds the labels that the class-aware batches are drawn by."""
-        return super().state_dict() | {"labels.source": self.source_labels, "labels.target": self.target_labels}
+        """Adds the labels that the class-aware batches are drawn by, and what the stop rule compares."""
+        return super().state_dict() | {
+            "labels.source": self.source_labels,
+            "labels.target": self.target_labels,
+            "centres": self.centres,
+            "settled": torch.tensor(self.settled),
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         super().load_state_dict(state)
         self.source_labels = state["labels.source"].cpu().clone()
         self.target_labels = state["labels.target"].cpu().clone()
+        self.centres = state["centres"].cpu().clone()
+        self.settled = bool(state["settled"])
 
 
 def spherical_kmeans(
     features: Tensor, initial: Tensor, *, tolerance: float = 0.005, max_rounds: int = 100
-) -> tuple[Tensor, Tensor]:
-    """k-means by direction: (n, D), unit centres (C, D) -> classes (n,) and distances ½ (1 - cos) (n,).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """k-means by direction: (n, D), unit centres (C, D) -> classes (n,), distances ½ (1 - cos) (n,), centres (C, D).
 
     Ends when the centres move less than `tolerance` on average; clusters are then matched to the initial centres
     one to one (Hungarian), and named after them. An empty cluster keeps its centre.
@@ -160,7 +176,7 @@ def spherical_kmeans(
         sums = torch.zeros_like(centres).index_add_(0, nearest, unit)
         empty = sums.norm(dim=1, keepdim=True) < 1e-12
         moved = torch.where(empty, centres, F.normalize(sums, dim=1))
-        shift = float((0.5 * (1 - (moved * centres).sum(dim=1))).mean())
+        shift = mean_distance(moved, centres)
         centres = moved
         if shift < tolerance:
             break
@@ -168,7 +184,12 @@ def spherical_kmeans(
     clusters, classes = optimize.linear_sum_assignment((0.5 * (1 - centres @ initial.T)).numpy())
     named = torch.empty(len(centres), dtype=torch.long)
     named[torch.as_tensor(clusters)] = torch.as_tensor(classes)
-    return named[nearest], 0.5 * (1 - closeness)
+    return named[nearest], 0.5 * (1 - closeness), centres[named.argsort()]
+
+
+def mean_distance(one: Tensor, two: Tensor) -> float:
+    """Mean of ½ (1 - cos) over the rows of unit vectors (C, D), (C, D)."""
+    return float((0.5 * (1 - (one * two).sum(dim=1))).mean())
 
 
 def contrastive_discrepancy(

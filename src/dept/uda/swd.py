@@ -3,8 +3,9 @@
 Two classifiers are made to disagree on target images, then the backbone to make them agree, where disagreement is the
 sliced Wasserstein distance of their outputs. The authors published a toy only; steps and rates are those of MCD (Saito
 et al., CVPR 2018) on VisDA, without MCD's optional balance term. The classifiers are linear (MCD: three layers with
-dropout): the first is the model's own head, which predicts; the second is fresh and not kept. Cost: six forwards and
-five backwards of the backbone per step. Fails when: the classifiers agree from the start, or the learning rate is high.
+dropout): the first is the model's own head, which predicts; the second is fresh and not kept. Cost: per step, forward
+and backward of one source and four target batches (of both domains each time under batch norm), and a source forward.
+Fails when: the classifiers agree from the start, or the learning rate is high.
 """
 
 from __future__ import annotations
@@ -67,10 +68,11 @@ class SWD(UDAMethod):
         """The generator is moved without momentum, as in MCD."""
         assert self.optimizer is not None
         self.optimizer.param_groups[1] |= {"momentum": 0.0, "nesterov": False}
+        self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """Phase A: cross-entropy of both classifiers on the source.   [SWD Eq. 1]"""
-        return self._source_terms(self.halves(batch).source, batch)
+        return self._source_terms(self._features(batch, source=True), batch)
 
     def step(self, batch: Batch) -> dict[str, float]:
         """A: all learn the source. B: classifiers disagree on the target. C: the backbone makes them agree."""
@@ -78,14 +80,24 @@ class SWD(UDAMethod):
         assert isinstance(batch, PairedBatch)
         encoder, classifiers = self._parts()
         with torch.no_grad():
-            both = self.halves(batch)
-        apart = torch.stack(list(self._source_terms(both.source, batch).values())).sum()
-        self._update(apart - self.config.trade_off * self._discrepancy(both.target), classifiers)
+            source = self._features(batch, source=True)
+        target = self._features(batch, source=False)
+        apart = torch.stack(list(self._source_terms(source, batch).values())).sum()
+        self._update(apart - self.config.trade_off * self._discrepancy(target.detach()), classifiers)
         discrepancy = torch.zeros(())
-        for _ in range(self.config.generator_steps):
-            discrepancy = self.config.trade_off * self._discrepancy(self.halves(batch).target)
+        for number in range(self.config.generator_steps):
+            # B has left the backbone alone: its features serve for the first update too.
+            target = self._features(batch, source=False) if number else target
+            discrepancy = self.config.trade_off * self._discrepancy(target)
             self._update(discrepancy, encoder)
         return terms | {"discrepancy": float(discrepancy.detach())}
+
+    def _features(self, batch: PairedBatch, *, source: bool) -> Tensor:
+        """(B, D) of one domain; computed in one batch with the other one only where batch norm wants it."""
+        if self.batch_norm:
+            both = self.halves(batch)
+            return both.source if source else both.target
+        return self.model.read(batch.source_views[0] if source else batch.views[0]).features
 
     def _source_terms(self, features: Tensor, batch: PairedBatch) -> dict[str, Tensor]:
         return {
