@@ -14,6 +14,7 @@ from stored import small_suite, stored, training
 from dept.bench import suites
 from dept.bench.found import suite_cells
 from dept.bench.render import terminal
+from dept.bench.suite import Row
 from dept.bench.tables import Entry, Table, column_names, make_table, protocol_line, render, stored_cells
 from dept.cli import bench_suite
 from dept.errors import UsageError
@@ -267,6 +268,18 @@ def test_committed_results_are_found_by_their_suite() -> None:
     table = make_table(suite, cells)
     assert entry(table, "DePT-G", "art_painting").mean is not None
     assert not [note for note in table.notes if "as the suite defines" in note.text]
+
+
+def test_what_was_trained_with_source_data_is_compared_with_erm() -> None:
+    rows = tuple(Row(method.upper(), method, "plain", "uda") for method in ("erm", "mcc"))
+    suite = small_suite(rows=rows, shifts=("photo->sketch",))
+    cells = [stored(suite, "ERM", 0.6, before=0.1), stored(suite, "MCC", 0.7, before=0.1)]
+    erm, mcc = (entry(make_table(suite, cells), label, "sketch") for label in ("ERM", "MCC"))
+    assert (erm.mean, erm.gain, erm.changed) == (pytest.approx(60.0), None, None)
+    assert (mcc.gain, mcc.interval, mcc.changed) == (pytest.approx(10.0), None, 0.5)
+    assert any("against ERM" in note.text for note in make_table(suite, cells).notes)
+    alone = entry(make_table(suite, cells[1:]), "MCC", "sketch")
+    assert (alone.mean, alone.gain) == (pytest.approx(70.0), None)
 
 
 def test_a_borrowed_row_is_run_once_and_shown_in_both_suites() -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """One number: mean and standard deviation over seeds, beside the gain over the row's own source model."""
+    """One number: mean and standard deviation over seeds, beside the gain over the row's own source model.
+
+    What was trained with source data has no such model: its gain is over ERM.
+    """
 
     mean: float | None = None
     sd: float | None = None

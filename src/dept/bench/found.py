@@ -44,8 +44,8 @@ def stored_cells(folder: Path) -> list[dict[str, Any]]:
 
 def suite_cells(suite: Suite, results: Path) -> list[dict[str, Any]]:
     """All finished cells of a suite, and what it borrows from others: source models, and rows for its own seeds."""
-    homes = {part.home for part in (*suite.rows, *suite.sources.values()) if part.home}
-    lent = [entry for home in sorted(homes) for entry in stored_cells(results / home)]
+    homes = {row.home for row in suite.rows} | {source.home for source in suite.sources.values()}
+    lent = [entry for home in sorted(homes - {""}) for entry in stored_cells(results / home)]
     return stored_cells(results / suite.name) + [entry for entry in lent if _borrowed(suite, entry["cell"])]
 
 

@@ -114,7 +114,7 @@ class _Notes:
 def _by_shift(suite: Suite, cells: Sequence[dict[str, Any]], notes: _Notes) -> list[list[_Cell]]:
     columns = []
     for shift in suite.shifts:
-        choices = [chosen(suite, row, shift, cells) for row in suite.rows]
+        choices = _choices(suite, shift, cells, notes)
         marks = _marks(suite, shift, choices, notes)
         columns.append(
             [
@@ -123,6 +123,30 @@ def _by_shift(suite: Suite, cells: Sequence[dict[str, Any]], notes: _Notes) -> l
             ]
         )
     return columns
+
+
+def _choices(suite: Suite, shift: str, cells: Sequence[dict[str, Any]], notes: _Notes) -> list[Choice]:
+    """The results of every row on one shift; what was trained with source data is compared with ERM."""
+    choices = [chosen(suite, row, shift, cells) for row in suite.rows]
+    together = [n for n, row in enumerate(suite.rows) if row.setting == "uda" and choices[n].kept]
+    erm = {one.seed: one.result for n in together if suite.rows[n].method == "erm" for one in choices[n].kept}
+    for n in together:
+        compared = tuple(_over(one, erm.get(one.seed, {})) for one in choices[n].kept)
+        choices[n] = replace(choices[n], kept=compared)
+    if together:
+        notes.say("Training with source data begins with an untrained head: gain and changed are against ERM.")
+    return choices
+
+
+def _over(one: Found, reference: Mapping[str, Any]) -> Found:
+    """The result as if it had begun where another one ended; without a gain if that is itself, or missing."""
+    left_out = ("before", "gain_ci95", "label_free")
+    result = {name: value for name, value in one.result.items() if name not in left_out}
+    if reference and reference is not one.result:
+        ours, theirs = (r["predictions"]["after"] for r in (one.result, reference))
+        changed = statistics.mean(p != q for p, q in zip(ours, theirs, strict=True))
+        result |= {"before": reference["after"], "label_free": {"changed": changed}}
+    return replace(one, result=result)
 
 
 def _with_segments(
@@ -160,7 +184,7 @@ def _segments(kept: Sequence[Found], domain: str) -> list[Found]:
 def _by_class(
     suite: Suite, shift: str, cells: Sequence[dict[str, Any]], notes: _Notes
 ) -> tuple[tuple[str, ...], list[list[_Cell]]]:
-    choices = [chosen(suite, row, shift, cells) for row in suite.rows]
+    choices = _choices(suite, shift, cells, notes)
     marks = _marks(suite, shift, choices, notes)
     classes = next((tuple(one.result["after"]["per_class"]) for choice in choices for one in choice.kept), ())
     columns = [
