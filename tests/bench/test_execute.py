@@ -135,6 +135,7 @@ def test_a_cell_repeats_bit_by_bit_even_if_its_source_model_is_gone(executor: Ex
     wanted = cell(executor, "DePT, online")
     first = executor.run(wanted)
     executor.source_model(wanted).unlink()
+    executor.latest.clear()
     second = executor.run(wanted)
     assert first == second
     assert first != executor.run(cell(executor, "DePT, online", seed=1))
@@ -148,6 +149,20 @@ def test_an_online_cell_counts_every_image_once_and_tells_its_segments(executor:
     parts = [segment["after"] for segment in result["segments"].values()]
     assert np.mean(parts) == pytest.approx(result["after"]["top1"], abs=1e-6)
     assert result["protocol"]["reset"] == "never"
+
+
+def test_online_rows_of_a_column_share_the_source_predictions(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = executor.run(cell(executor, "DePT, online"))
+    with monkeypatch.context() as patch:
+        patch.delattr("dept.bench.execute.collect")  # what would compute them
+        assert executor.run(cell(executor, "DePT, online")) == first
+        with pytest.raises(NameError, match="collect"):  # another stream has its own
+            executor.run(replace(cell(executor, "DePT, online"), shift="photo->photo"))
+    for seed in (1, 2, 3):
+        executor.run(cell(executor, "DePT, online", seed))
+    assert len(executor.latest) == 2
 
 
 def test_a_cell_of_other_weights_is_refused(executor: Executor) -> None:

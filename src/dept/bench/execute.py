@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from dept.methods.source import Source as NoAdaptation
 from dept.metrics import paired_interval, score
 from dept.models import Model, create_model, fingerprint
 from dept.report.collect import read_run, score_curves
-from dept.runs import environment, protocol, resolve_device
+from dept.runs import environment, list_hash, protocol, resolve_device
 from dept.stats import compute_stats, load_stats, save_stats
 from dept.streaming import run_scenario
 from dept.training import SourceTraining, train
 from dept.uda_run import adapt_with_source
 
-OPTIONS = {field.name for field in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes
+OPTIONS = {option.name for option in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Executor:
     workers: int = 0
     force: bool = False
     """run with a preprocessing that contradicts the weights' own config; the results say so"""
+    latest: dict[tuple[str, ...], Tensor] = field(default_factory=dict, repr=False)
+    """source predictions (n, C) on the streams of the last cells: the rows of a column share them"""
 
     @property
     def weights_id(self) -> str:
@@ -199,7 +201,7 @@ class Executor:
         views = Views(model.card.preprocess, model.card.augment, cell.seed)
         tensors = load_stats(stats["stats"], model) if stats else None
         sha = fingerprint(model)
-        before = _source_predictions(model, scenario, views, self.runtime)
+        before = self._before(cell, model, scenario, views)
         method = kind(model, config, seed=cell.seed, stats=tensors)  # after: a method says what is frozen
         after = play(method, scenario, views, self.runtime)
         images = joined(scenario)
@@ -229,6 +231,16 @@ class Executor:
             "protocol": record,
             "environment": environment(self.runtime),
         }
+
+    def _before(self, cell: Cell, model: Model, scenario: Scenario, views: Views) -> Tensor:
+        """Source predictions (n, C) on a stream, in the order of arrival; kept for the last two source models."""
+        images = joined(scenario)
+        key = (cell.shift, cell.protocol["source"], str(model.stages), str(cell.seed), list_hash(images))
+        if key not in self.latest:
+            for old in list(self.latest)[:-1]:
+                del self.latest[old]
+            self.latest[key] = collect(TestPasses(images, views, self.runtime)(), NoAdaptation(model))["student"]
+        return self.latest[key]
 
     def _uda(self, cell: Cell, model: Model) -> dict[str, Any]:
         images = self._target(cell)
@@ -317,10 +329,6 @@ def paired(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
 def _settings(kind: Any, cell: Cell) -> dict[str, Any]:
     """The cell's config, as far as the method has such settings: rows of one protocol share batch and steps."""
     return {name: value for name, value in cell.protocol["config"].items() if name in kind.Config.__dataclass_fields__}
-
-
-def _source_predictions(model: Model, scenario: Scenario, views: Views, runtime: Runtime) -> Tensor:
-    return collect(TestPasses(joined(scenario), views, runtime)(), NoAdaptation(model))["student"]
 
 
 def _scores(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:

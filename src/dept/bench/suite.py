@@ -124,7 +124,7 @@ class Suite:
         return Cell(row.home or self.name, self.data, shift, row.method, row.name, seed, protocol)
 
     def cells(self, weights: str) -> list[Cell]:
-        """Trainings first, then the rows; the first seed of everything before the second."""
+        """Trainings first, then shift by shift all rows; the first seed of everything before the second."""
         trained = [
             self.source_cell(row.source, own, weights)
             for row in self.rows
@@ -135,8 +135,8 @@ class Suite:
         runs = [
             self.cell(row, shift, seed, weights)
             for seed in self.seeds
-            for row in self.rows
             for shift in self.shifts
+            for row in self.rows
             if row.random or seed == self.seeds[0]
         ]
         return list({cell.key: cell for cell in (*trained, *runs)}.values())
