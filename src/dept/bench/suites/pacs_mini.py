@@ -46,7 +46,7 @@ OFFLINE = (
     Row("SHOT", "shot", "plain", preset="offline", config=RUN),
     Row("SHOT++", "shotpp", "plain", preset="offline", config=RUN),
     Row("AdaContrast", "adacontrast", "plain", preset="offline", config=RUN),
-    Row("Full (DePT's objective, all weights)", "full", "G", config=RUN | {"lr": 5e-4}),
+    Row("Full (DePT's objective, all weights)", "full", "G", config=RUN),
     Row("DePT-S", "dept", "S", config=RUN),
     Row("DePT-G", "dept", "G", config=RUN),
     Row("DePT-D", "dept", "D", config=RUN),
