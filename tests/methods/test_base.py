@@ -4,9 +4,24 @@ import pytest
 import torch
 
 from dept import methods
-from dept.methods.base import Progress, clip_each, part, prefixed
+from dept.methods.base import Progress, clip_each, clip_rows, part, prefixed
 from dept.methods.tent import Tent
 from support import tiny_model
+
+
+def test_stages_are_clipped_as_if_each_were_a_tensor() -> None:
+    gradient = (
+        torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 0.1, 1.0])[:, None, None]
+    )
+    prompts = torch.zeros(3, 4, 5)
+    prompts.grad = gradient.clone()
+    alone = [torch.zeros(4, 5) for _ in range(3)]
+    for tensor, own in zip(alone, gradient, strict=True):
+        tensor.grad = own.clone()
+    clip_each(alone, 1.0)
+    clip_rows(prompts, 1.0)
+    torch.testing.assert_close(prompts.grad, torch.stack([tensor.grad for tensor in alone if tensor.grad is not None]))
+    assert torch.equal(prompts.grad[1], gradient[1])
 
 
 def test_each_tensor_is_clipped_alone() -> None:

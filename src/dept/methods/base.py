@@ -36,11 +36,15 @@ class Passes(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that share a learning rate; clip_norm > 0 clips each tensor's gradient to that L2 norm."""
+    """Parameters that share a learning rate; clip_norm > 0 clips each tensor's gradient to that L2 norm.
+
+    With `by_stage` prompts (M, P, D) count as M tensors.
+    """
 
     names: tuple[str, ...]
     lr: float
     clip_norm: float = 0.0
+    by_stage: bool = False
 
 
 class Progress(NamedTuple):
@@ -201,7 +205,10 @@ class Method:
         """Limit the gradients before the optimiser uses them: tensor by tensor, as the groups say."""
         for group in self.groups:
             if group.clip_norm:
-                clip_each(pick(self.model, group.names).values(), group.clip_norm)
+                tensors = pick(self.model, group.names)
+                if group.by_stage and "prompts" in tensors:
+                    clip_rows(tensors.pop("prompts"), group.clip_norm)
+                clip_each(tensors.values(), group.clip_norm)
 
     def at(self, progress: Progress) -> None:
         """Told by the engine before every step; sets the learning rates."""
@@ -269,6 +276,15 @@ def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             torch.nn.utils.clip_grad_norm_([parameter], max_norm)
+
+
+def clip_rows(parameter: Tensor, max_norm: float) -> None:
+    """The same for a tensor (M, …) that stands for M of them."""
+    if parameter.grad is not None:
+        norms = parameter.grad.flatten(1).norm(dim=1)
+        # As torch does it, for all rows at once.
+        scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+        parameter.grad.mul_(scale.view(-1, *[1] * (parameter.ndim - 1)))
 
 
 def clip_together(parameters: Iterable[Tensor], max_norm: float) -> None:

@@ -55,6 +55,8 @@ class DePT(Regularised):
         """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
+        clip_by: Literal["stage", "tensor"] = "tensor"
+        """prompts are clipped stage by stage (the released code has a tensor for each), or all stages as one"""
         lean: bool = False
         """the teacher's weak view gives the pseudo-labels too: one forward fewer per step, not exact"""
 
@@ -84,7 +86,8 @@ class DePT(Regularised):
         config = self.config
         if not (config.pseudo_labels or self.projects or config.w_class):
             raise ValueError("Every term of the loss is switched off: nothing is left to learn from.")
-        groups = [Group(tuple(select(self.model, "prompts", "head")), config.lr, config.clip)]
+        by_stage = config.clip_by == "stage"
+        groups = [Group(tuple(select(self.model, "prompts", "head")), config.lr, config.clip, by_stage)]
         if config.tune == "all":
             groups.append(Group(tuple(select(self.model, "backbone")), config.backbone_lr, config.clip))
         return groups + self.projection_groups(config.lr)

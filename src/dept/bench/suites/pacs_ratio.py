@@ -11,7 +11,7 @@ from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import BATCH, borrowed
 
 RATIOS = (0.05, 0.2, 1.0)
-RUN = {"batch": BATCH, "epochs": 3}
+RUN = {"batch": BATCH, "epochs": 3, "clip_by": "stage"}
 WAYS = (("DePT-G", "dept"), ("all weights", "full"))
 
 SUITE = Suite(
