@@ -12,6 +12,7 @@ from dept.data.loader import Views
 from dept.data.streams import domain_by_domain
 from dept.engine import Runtime
 from dept.files import load_model
+from dept.methods.shot import SHOT
 from dept.methods.tent import Tent
 from dept.models import Model
 from dept.streaming import Stream, open_stream, run_scenario
@@ -73,6 +74,15 @@ def test_state_restores_to_the_same_bits(source_run: TrainRun, target_images: Pa
     second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
     for path in files[6:]:
         assert torch.equal(first.feed([path]).logits, second.feed([path]).logits)
+
+
+def test_learning_rates_do_not_decay_in_a_stream(source_model: Model, target_images: Path) -> None:
+    """Whatever the schedule of the preset is: there is no end to decay to."""
+    stream = open_stream(source_model, method="shot", preset="offline", batch=2, device="cpu")
+    files = paths(target_images)
+    replies = [stream.feed(files[n : n + 2]) for n in (0, 2, 4)]
+    assert {reply.event.lr for reply in replies if reply.event is not None} == {stream.method.config.lr}
+    assert open_stream(source_model, method="shot", device="cpu").method.config == SHOT.preset("online-ln")
 
 
 def test_generator_form(source_model: Model, target_images: Path) -> None:

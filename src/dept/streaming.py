@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ class Reply:
 class Stream:
     """A method fed with images as they come, in groups of any size.
 
-    A group as large as the method's batch is learned from at once. Smaller ones are predicted immediately and
-    collected; when a batch is full, one update is made from it, so a prediction never waits for other images.
+    A group as large as the method's batch, or larger, is learned from at once. Smaller ones are predicted immediately
+    and collected; when a batch is full, one update is made from it, so a prediction never waits for other images.
     """
 
     def __init__(self, method: Method, views: Views, runtime: Runtime) -> None:
@@ -91,7 +91,7 @@ class Stream:
         return self._event(terms)
 
     def _tick(self) -> None:
-        self.method.at(Progress(self.steps, self.steps + 1, 0))  # a stream has no end that one could decay to
+        self.method.at(Progress(self.steps, self.steps + 1, 0))
         self.steps += 1
 
     def _event(self, terms: dict[str, float]) -> Event:
@@ -146,13 +146,16 @@ def open_stream(
     stats: str | Path | None = None,
     **settings: Any,
 ) -> Stream:
-    """A stream over a model (file); the method's preset `online` is used where it has one."""
+    """A stream over a model (file); the method's preset `online` is used where it has one.
+
+    Learning rates are constant: a stream has no end that one could decay to.
+    """
     kind = methods.get(method)
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"
-    made = make_config(kind, config, preset, settings)
+    made = replace(make_config(kind, config, preset, settings), schedule="constant")
     runtime = Runtime(resolve_device(device))
-    source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device)
+    source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     source, _ = promptable(source, kind, stages=stages, prompts=prompts, seed=seed)
     views = Views(source.card.preprocess, source.card.augment, seed)
     tensors = load_stats(stats, source) if stats else None

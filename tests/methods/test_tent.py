@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dept.methods.base import Batch, Progress
+from dept import methods
+from dept.methods.base import Batch, Progress, batch_norms
 from dept.methods.tent import Tent
-from dept.models import Model, create_model
-from support import moved, random_batch, spread_predictions, state_of, tiny_config
+from dept.models import Model
+from support import moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
 
 
 def test_tunes_all_norms_and_nothing_else(source_model: Model) -> None:
@@ -46,7 +47,34 @@ def test_offline_preset_is_the_papers_common_recipe(source_model: Model) -> None
     assert Tent(source_model, config).views == "w"
 
 
-def test_batch_norm_models() -> None:
-    method = Tent(create_model("resnet10t", 3).eval(), tiny_config(Tent))
+def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> None:
+    batch = random_batch("t", 8)
+    images = 3.0 * batch.views[0] + 1.0
+    by_the_batch = tiny_resnet().train()(images).detach()
+    model = tiny_resnet().eval()
+    method = Tent(model, tiny_config(Tent))
+    before = state_of(model)
     method.at(Progress(0, 1, 0))
-    assert method.step(random_batch("t"))["loss"] > 0
+    logits, _ = method.observe(images, Batch((images,), batch.index))
+    torch.testing.assert_close(logits, by_the_batch)
+    assert not any(module.training for module in model.modules())
+    changed = moved(before, model)
+    assert any(name.endswith("running_var") for name in changed)
+    assert {name.rpartition(".")[0] for name in changed} == set(batch_norms(model))
+
+    adapted = tiny_resnet().eval()
+    method.adapter().copy_to(adapted)  # what is written predicts as the method does
+    torch.testing.assert_close(adapted(images), method.predict(images))
+    method.reset()
+    assert same_bits(state_of(model), before | {n: t for n, t in state_of(model).items() if "num_batches" in n})
+
+
+@pytest.mark.parametrize(("name", "learns"), [("shot", True), ("adacontrast", True), ("neo", False)])
+def test_which_methods_learn_batch_statistics(name: str, learns: bool) -> None:
+    model = tiny_resnet().eval()
+    before = state_of(model)
+    kind = methods.get(name)
+    method = kind(model, tiny_config(kind))
+    method.at(Progress(0, 1, 0))
+    method.step(random_batch(method.views, 8))
+    assert bool([name for name in moved(before, model) if "running" in name]) == learns

@@ -71,6 +71,7 @@ class AdaContrast(Method):
         """weight of the class diversity; 0 switches it off"""
 
     config: Config
+    batch_statistics = True
     presets = {
         "offline": {},
         # Unpublished; as in the test-time-adaptation benchmark: the bank grows with the stream, predict afterwards.

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dept.core import schedules
 from dept.core.adapter import Adapter, pick
@@ -90,6 +91,7 @@ class Method:
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
+    batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
 
     def __init__(
         self,
@@ -115,6 +117,8 @@ class Method:
         freeze_except(model, names)
         self.trained_names = names
         self.adapter_names = [name for name in names if not name.startswith(TRAINING_ONLY)]
+        self.norms = batch_norms(model) if self.batch_statistics else {}
+        self.statistics = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
         self._initial = _cloned(self.state_dict())
@@ -191,7 +195,8 @@ class Method:
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Loss, backward, clipping, optimiser step. Returns the values of the terms."""
-        terms = self.loss(batch)
+        with training(self.norms.values()):
+            terms = self.loss(batch)
         total = torch.stack(list(terms.values())).sum()
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
@@ -233,8 +238,8 @@ class Method:
     # -- state ---------------------------------------------------------------------------------------------
 
     def adapter(self) -> Adapter:
-        """A copy of the tuned tensors of the read-out."""
-        return Adapter.of(self.model, self.adapter_names)
+        """A copy of the tuned tensors of the read-out, and of the statistics that belong to them."""
+        return Adapter.of(self.model, self.adapter_names + self.statistics)
 
     def counts(self) -> dict[str, int]:
         """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with projection heads."""
@@ -245,7 +250,8 @@ class Method:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
-        state = {f"tuned.{name}": tensor.detach() for name, tensor in pick(self.model, self.trained_names).items()}
+        moved = pick(self.model, self.trained_names + self.statistics)
+        state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()
         if self.optimizer is not None:
             for index, slots in self.optimizer.state_dict()["state"].items():
@@ -269,6 +275,25 @@ class Method:
     def reset(self) -> None:
         """Back to the state after construction, exactly."""
         self.load_state_dict(self._initial)
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Batch norm layers that keep running statistics, by name."""
+    named = model.named_modules()
+    return {name: module for name, module in named if isinstance(module, _BatchNorm) and module.track_running_stats}
+
+
+@contextmanager
+def training(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """The layers in training mode, and back to the mode they were in."""
+    modes = [(layer, layer.training) for layer in layers]
+    for layer, _ in modes:
+        layer.train()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.train(mode)
 
 
 def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:

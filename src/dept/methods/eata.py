@@ -36,7 +36,7 @@ class EATA(Tent):
         entropy_margin: float = 0.4
         """E₀ / ln C; only samples of lower entropy are learned from"""
         redundancy: float = 0.0
-        """d, largest cosine with the running mean prediction; 0 for 1.5/√C (0.05 at C = 1000, as published)"""
+        """d, largest cosine with the running mean prediction; 0 for 1.5/√C (0.047 at C = 1000; published: 0.05)"""
         mean_momentum: float = 0.9
         """share of the old running mean prediction that stays"""
         w_fisher: float = 2000.0

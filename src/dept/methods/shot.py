@@ -28,6 +28,22 @@ EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0
 
 
+# SHOT-IM in CFA's ImageNet-C benchmark, which the DePT paper cites: one online pass over norm layers.
+ONLINE = {
+    "im_only": True,
+    "tune": "norm",
+    "view": "test",
+    "lr": 1e-3,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "batch": 64,
+    "epochs": 1,
+    "clip": 1.0,
+    "log": "clamped",
+}
+
+
 class SHOT(Method):
     """Information maximisation and centroid pseudo-labels under a frozen classifier."""
 
@@ -70,25 +86,14 @@ class SHOT(Method):
         """logarithms of p + 1e-5 (released), or of p, at least -100 (the form in CFA's benchmark)"""
 
     config: Config
+    batch_statistics = True
     presets = {
         "offline": {},
         "im": {"im_only": True},
         # The published recipe for VisDA-C with a ResNet.
         "released": {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
-        # SHOT-IM in CFA's ImageNet-C benchmark, which the DePT paper cites: one online pass over norm layers.
-        "online-ln": {
-            "im_only": True,
-            "tune": "norm",
-            "view": "test",
-            "lr": 1e-3,
-            "nesterov": False,
-            "weight_decay": 0.0,
-            "schedule": "constant",
-            "batch": 64,
-            "epochs": 1,
-            "clip": 1.0,
-            "log": "clamped",
-        },
+        "online": ONLINE,
+        "online-ln": ONLINE,
     }
 
     @classmethod

@@ -1,6 +1,7 @@
 """Tent: fully test-time adaptation by entropy minimisation. Wang et al., ICLR 2021.
 
-Tunes the affine parameters of every normalisation layer (38,400 in a ViT-B) to make predictions confident.
+Tunes the affine parameters of every normalisation layer (38,400 in a ViT-B) to make predictions confident. Batch norm
+normalises by the batch while adapting; its running statistics follow the target and are part of the adapter.
 Cost: one forward and one backward per batch. Fails when: steps are many or batches small and one-sided — the
 entropy is lowest when everything is one class, so watch the histogram of predictions.
 """
@@ -31,6 +32,7 @@ class Tent(Method):
         """the view that is adapted on"""
 
     config: Config
+    batch_statistics = True
     presets = {
         "online": {},
         # The common offline recipe of the DePT paper: many epochs on weak views.

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dept.methods.base import Batch, Passes
+from dept.methods.base import Batch, Passes, batch_norms
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod, evaluating
 
 # scipy ships no types, and what a type checker finds without them varies: Any is the same everywhere.
@@ -231,7 +231,7 @@ def kernel_discrepancy(source: Tensor, target: Tensor) -> Tensor:
 @contextmanager
 def running_statistics_kept(model: nn.Module) -> Iterator[None]:
     """Batch norm in training mode inside does not move its running mean and variance."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    norms = list(batch_norms(model).values())
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 0.0

@@ -41,7 +41,13 @@ class CDAN(UDAMethod):
         """d of the randomised map; 0 for the full outer product (TLL takes 51,200 for DomainNet, the authors 1024)"""
 
     config: Config
-    presets = {"visda": {}, "domainnet": {"randomized_dim": 1024}, "entropy": {"entropy": True}}
+    presets = {
+        "visda": {},
+        "domainnet": {
+            "randomized_dim": 1024
+        },  # as the authors; TLL's 51,200 make a discriminator of 52 million weights
+        "entropy": {"entropy": True},
+    }
 
     def build(self) -> dict[str, nn.Module]:
         """The discriminator and, if asked for, the randomised map."""

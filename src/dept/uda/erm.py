@@ -1,7 +1,7 @@
 """ERM: empirical risk minimisation on the source alone, the lower bound that every adaptation must beat.
 
-Same frame, steps and learning rates as the others; target images are loaded and not looked at. Cost: one forward and
-backward of the source batch. Fails when: the domains differ, which is why the other methods exist.
+Same frame and steps as the others, learning rates as DANN and CDAN; target images are loaded and not looked at. Cost:
+one forward and backward of the source batch. Fails when: the domains differ, which is why the other methods exist.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dept.core.adapter import pick
 from dept.core.select import select
-from dept.methods.base import Batch, Group
+from dept.methods.base import Batch, Group, batch_norms
 from dept.uda.base import PairedBatch, UDAConfig, UDAMethod
 
 
@@ -68,7 +68,7 @@ class SWD(UDAMethod):
         """The generator is moved without momentum, as in MCD."""
         assert self.optimizer is not None
         self.optimizer.param_groups[1] |= {"momentum": 0.0, "nesterov": False}
-        self.batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
+        self.batch_norm = bool(batch_norms(self.model))
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """Phase A: cross-entropy of both classifiers on the source.   [SWD Eq. 1]"""

@@ -30,7 +30,7 @@ OFFLINE = (
     Row("Source (prompted, M=4)", "source", "G"),
     Row("Source (prompted, M=12)", "source", "D"),
     Row("Tent", "tent", "plain", preset="offline", paper="Tent (ViT-B) offline"),
-    Row("SHOT", "shot", "plain", preset="offline", paper="SHOT (ViT-B) offline"),
+    Row("SHOT", "shot", "plain", preset="offline", config={"quiet_start": True}, paper="SHOT (ViT-B) offline"),
     Row("AdaContrast", "adacontrast", "plain", preset="offline", paper="AdaContrast (ViT-B) offline"),
     Row("Full (DePT's objective, all weights)", "full", "G"),
     Row("DePT-S", "dept", "S", preset="official", paper="DePT-S (ViT-B) offline"),
