@@ -1,7 +1,8 @@
 """The method of source training: labels in place of pseudo-labels, every parameter moving.
 
 The prompted model is trained as the released code does (label-smoothed cross-entropy on a strong view plus the
-three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy.
+three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy. One addition is ours:
+gradients are clipped, tensor by tensor (`--clip 0` for the released behaviour).
 """
 
 from __future__ import annotations

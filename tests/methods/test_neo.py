@@ -31,6 +31,16 @@ def test_logits_are_those_of_recentred_features(sharp: Model) -> None:
     torch.testing.assert_close(logits.double(), (features[3:] - centre) @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
 
+def test_the_continual_mean_forgets(sharp: Model) -> None:
+    """0.9 of the old mean and 0.1 of the new batch; the first batch is the whole mean."""
+    batches = [random_batch("t", size, seed=size) for size in (3, 5)]
+    first, second = (sharp.read(b.views[0]).features.detach().mean(dim=0) for b in batches)
+    method = NEO(sharp, NEO.preset("continual"))
+    for batch in batches:
+        method.observe(batch.views[0], batch)
+    torch.testing.assert_close(method.mean, 0.9 * first + 0.1 * second)
+
+
 def test_predict_uses_the_same_shift(sharp: Model) -> None:
     method = NEO(sharp)
     batch = random_batch("t")

@@ -34,9 +34,11 @@ class NEO(Method):
         """online: a batch is predicted before or after it enters the mean"""
         prior_count: float = 16.0
         """n₀, the mean m of n images is shrunk to m n / (n + n₀)"""
+        mean_ema: float = 0.0
+        """share of every further batch in the mean, for streams that change; 0 for the mean over all images so far"""
 
     config: Config
-    presets = {"online": {}}
+    presets = {"online": {}, "continual": {"mean_ema": 0.1}}
 
     def tuned(self) -> list[Group]:
         """The bias of the head, which takes up the shift."""
@@ -56,7 +58,8 @@ class NEO(Method):
         head, features = self.model.head, self.model.read(batch.views[0]).features
         self._features = features
         self.seen += len(features)
-        self.mean.lerp_(features.mean(dim=0), len(features) / self.seen)
+        share = len(features) / self.seen  # 1 for the first batch, which is the whole mean
+        self.mean.lerp_(features.mean(dim=0), (self.config.mean_ema or share) if share < 1 else share)
         shift = self.mean * shrinkage(self.seen, self.config.prior_count)
         head.bias.copy_(self.source_bias - F.linear(shift, head.weight))
         return {"loss": 0.0, "shift": float(shift.norm())}
