@@ -55,7 +55,7 @@ class DePT(Regularised):
         """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
-        clip_by: Literal["stage", "tensor"] = "tensor"
+        clip_by: Literal["stage", "tensor"] = "stage"
         """prompts are clipped stage by stage (the released code has a tensor for each), or all stages as one"""
         lean: bool = False
         """the teacher's weak view gives the pseudo-labels too: one forward fewer per step, not exact"""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import BATCH, TRAINING, source
+from dept.bench.suites.pacs_mini import BATCH, TOGETHER, TRAINING, source
 
-RUN = {"batch": BATCH, "epochs": 4}
+RUN = {"batch": BATCH, "epochs": 4} | TOGETHER
 
 SUITE = Suite(
     name="pacs-full",

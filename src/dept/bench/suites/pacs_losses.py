@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.loss_ablation import STEPS
-from dept.bench.suites.pacs_mini import RUN, borrowed
+from dept.bench.suites.pacs_mini import RUN, TOGETHER, borrowed
 
 *FEWER, ALL = STEPS
 SUITE = Suite(
@@ -15,8 +15,8 @@ SUITE = Suite(
     sources=borrowed("G"),
     rows=(
         Row("0: source model with prompts", "source", "G", config=RUN),
-        *(Row(f"{n}: {terms}", "dept", "G", tag=f"-{n}", config=RUN | off) for n, terms, off in FEWER),
-        Row(f"{ALL[0]}: {ALL[1]}", "dept", "G", config=RUN, home="pacs-mini"),
+        *(Row(f"{n}: {terms}", "dept", "G", tag=f"-{n}", config=RUN | TOGETHER | off) for n, terms, off in FEWER),
+        Row(f"{ALL[0]}: {ALL[1]}", "dept", "G", config=RUN | TOGETHER, home="pacs-mini"),
     ),
     most=1000,
 )

@@ -34,6 +34,9 @@ ONLINE = {"batch": BATCH}
 # Published for norm layers: 1e-3 at a batch of 64, in proportion to it. What the DePT paper gives one recipe of 128
 # images for (SHOT, AdaContrast, DePT, Full) keeps its rate.
 NORM = ONLINE | {"lr": 5e-4}
+# What was run before DePT clipped the stages' prompts one by one, as the released code does. The difference is small
+# where both were run (rows "clipped by stage").
+TOGETHER = {"clip_by": "tensor"}
 # AdaContrast's queue and momentum, made for 55,000 images and 6,500 steps, in proportion to the run.
 SHORT = {"queue_size": 512, "ema": 0.98}
 UDA = {"batch": BATCH, "max_iters": 300}
@@ -52,9 +55,11 @@ OFFLINE = (
     Row("AdaContrast", "adacontrast", "plain", preset="offline", config=RUN | SHORT),
     Row("Full (DePT's objective, all weights)", "full", "G", config=RUN),
     Row("DePT-S", "dept", "S", config=RUN),
-    Row("DePT-G", "dept", "G", config=RUN),
-    Row("DePT-D", "dept", "D", config=RUN),
-    Row("DePT-G --lean", "dept", "G", tag="-lean", config=RUN | {"lean": True}),
+    Row("DePT-G", "dept", "G", config=RUN | TOGETHER),
+    Row("DePT-D", "dept", "D", config=RUN | TOGETHER),
+    Row("DePT-G, clipped by stage", "dept", "G", tag="-stages", config=RUN | {"clip_by": "stage"}),
+    Row("DePT-D, clipped by stage", "dept", "D", tag="-stages", config=RUN | {"clip_by": "stage"}),
+    Row("DePT-G --lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
 )
 STREAMED = (
     Row("Tent, online", "tent", "plain", "online", preset="online", config=NORM),
@@ -81,7 +86,7 @@ STREAMED = (
         preset="online",
         config=ONLINE | SHORT | {"bank_warmup": 128},
     ),
-    Row("DePT-G, online", "dept", "G", "online", preset="online", config=ONLINE),
+    Row("DePT-G, online", "dept", "G", "online", preset="online", config=ONLINE | TOGETHER),
 )
 # What is counted in steps is scaled to the short run: the reversed gradient grows over a tenth of it, which is the rule
 # of the DANN paper, and CAN clusters ten times.

@@ -6,7 +6,7 @@ At most 1,000 images per source domain, 300 training steps; ERM is the plain mod
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import RUN, TRAINING, source
+from dept.bench.suites.pacs_mini import RUN, TOGETHER, TRAINING, source
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 STEPS = TRAINING | {"max_iters": 300}
@@ -21,7 +21,7 @@ SUITE = Suite(
     rows=(
         Row("ERM on the union", "source", "ERM"),
         Row("Source (shared and domain prompts)", "source", "G"),
-        Row("DePT-G", "dept", "G", config=RUN),
+        Row("DePT-G", "dept", "G", config=RUN | TOGETHER),
     ),
     most=1000,
 )

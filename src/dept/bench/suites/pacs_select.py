@@ -12,6 +12,7 @@ from dataclasses import replace
 from dept import methods
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import OFFLINE, STREAMED, borrowed
+from dept.methods.full import Full
 
 FACTORS = (0.2, 1.0, 5.0)
 STEPS = 100
@@ -24,16 +25,21 @@ def published(row: Row) -> float:
     return float(row.config.get("lr", config.lr))
 
 
-def at_rate(row: Row, rate: float) -> Row:
-    """The row with another learning rate, shortened if it is an offline one."""
-    steps = {"max_iters": STEPS} if row.setting == "offline" else {}
+def at_rate(row: Row, factor: float) -> Row:
+    """The row with its learning rates times a factor, shortened if it is an offline one."""
+    rate = factor * published(row)
+    changes: dict[str, float] = {"lr": rate}
+    if row.method == "full":
+        changes["backbone_lr"] = factor * Full.Config().backbone_lr
+    if row.setting == "offline":
+        changes["max_iters"] = STEPS
     return replace(
-        row, label=f"{row.label}, lr {rate:g}", tag=f"{row.tag}-lr{rate:g}", config={**row.config, "lr": rate, **steps}
+        row, label=f"{row.label}, lr {rate:g}", tag=f"{row.tag}-lr{rate:g}", config={**row.config, **changes}
     )
 
 
 SOURCES = borrowed("plain", "G")
-ALL = (row for row in OFFLINE + STREAMED if row.source in SOURCES and row.tag != "-lean")
+ALL = (row for row in OFFLINE + STREAMED if row.source in SOURCES and row.tag not in ("-lean", "-stages"))
 SEARCHED = tuple(row for row in ALL if published(row) > 0)  # NEO has no rate
 
 SUITE = Suite(
@@ -42,5 +48,5 @@ SUITE = Suite(
     data="pacs",
     shifts=("photo->photo/held-out",),
     sources=SOURCES,
-    rows=tuple(at_rate(row, factor * published(row)) for row in SEARCHED for factor in FACTORS),
+    rows=tuple(at_rate(row, factor) for row in SEARCHED for factor in FACTORS),
 )
