@@ -31,7 +31,7 @@ class DePT(Regularised):
 
     @dataclass(frozen=True)
     class Config(Regularised.Config):
-        """Defaults are what the released code does (preset `official`); `paper` is the text, literally."""
+        """Defaults are what the released code does (preset `official`); `paper` is the text where it differs."""
 
         lr: float = 5e-3
         """η, learning rate of prompts, head and projection heads"""
