@@ -7,6 +7,7 @@ Read-out: student, direct, last iterate.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dept.bench.suite import Row, Source, Suite
@@ -103,6 +104,21 @@ WITH_SOURCE = tuple(
     )
 )
 
+# The best of three rates on corrupted held-out photos (`pacs-select`); DePT keeps the released one.
+CHOSEN = {
+    "Tent, online": 2.5e-3,
+    "SHOT-IM, online": 2.5e-3,
+    "CFA (source statistics)": 2.5e-3,
+    "EATA (source statistics)": 2.5e-3,
+    "SAR": 2.5e-3,
+}
+
+
+def at_chosen(row: Row) -> Row:
+    """The row at its chosen rate, if there is one."""
+    return replace(row, config={**row.config, "lr": CHOSEN[row.label]}) if row.label in CHOSEN else row
+
+
 SUITE = Suite(
     name="pacs-mini",
     title="PACS photo -> art_painting, cartoon, sketch; ViT-Ti/16 at 128 px",
@@ -113,7 +129,7 @@ SUITE = Suite(
         "rotation": source(0, config=TRAINING | {"aux": "rotation"}),
         "pretrained": source(0, config=None),
     },
-    rows=SOURCES + OFFLINE + STREAMED + WITH_SOURCE,
+    rows=(*SOURCES, *map(at_chosen, OFFLINE + STREAMED), *WITH_SOURCE),
     seeds=(0, 1),
     most=1000,
 )
