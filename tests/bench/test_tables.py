@@ -270,6 +270,17 @@ def test_committed_results_are_found_by_their_suite() -> None:
     assert not [note for note in table.notes if "as the suite defines" in note.text]
 
 
+def test_online_rows_are_marked_in_the_column_and_ranked_among_themselves() -> None:
+    rows = (*SUITE.rows, Row("Tent, online", "tent", "plain", "online"))
+    suite = small_suite(rows=rows)
+    stream = {"evaluated_on": "the stream, every image once"}
+    online = [stored(suite, label, top1, **stream) for label, top1 in (("DePT-G, online", 0.9), ("Tent, online", 0.6))]
+    table = make_table(suite, full_cells() + online)
+    dept, tent = (entry(table, label, "sketch") for label in ("DePT-G, online", "Tent, online"))
+    assert (dept.best, tent.second) == (True, True) and dept.mark == tent.mark != ""
+    assert entry(table, "DePT-G", "sketch").best and not entry(table, "DePT-G", "sketch").mark
+
+
 def test_what_was_trained_with_source_data_is_compared_with_erm() -> None:
     rows = tuple(Row(method.upper(), method, "plain", "uda") for method in ("erm", "mcc"))
     suite = small_suite(rows=rows, shifts=("photo->sketch",))

@@ -198,28 +198,41 @@ def _by_class(
 
 
 def _marks(suite: Suite, shift: str, choices: Sequence[Choice], notes: _Notes) -> list[tuple[str, bool]]:
-    """For each row of a column its mark, and whether it may be ranked; notes what is left out of averages."""
-    kept = [choice.kept[0] if choice.kept else None for choice in choices]
-    found = iter(standings([one.record for one in kept if one is not None]))
+    """For each row of a column its mark, and whether it may be ranked; notes what is left out of averages.
+
+    Marked is what differs from the rest of the column; ranked is what does not differ from the rest of its setting.
+    """
+    kept = {n: choice.kept[0] for n, choice in enumerate(choices) if choice.kept}
+    whole = _standings(kept, dict.fromkeys(kept, ""))
+    own = _standings(kept, {n: suite.rows[n].task for n in kept})
     marks = []
-    for row, choice, one in zip(suite.rows, choices, kept, strict=True):
-        marks.append(("", True) if one is None else _mark(one, next(found), notes))
+    for n, (row, choice) in enumerate(zip(suite.rows, choices, strict=True)):
+        marks.append(_mark(kept[n], whole[n], own[n], notes) if n in kept else ("", True))
         for seed, reason in choice.aside:
             notes.say(f"Not averaged: {row.label} on {shift}, seed {seed} ({reason}).")
     return marks
 
 
-def _mark(one: Found, standing: Standing, notes: _Notes) -> tuple[str, bool]:
+def _standings(kept: Mapping[int, Found], groups: Mapping[int, str]) -> dict[int, Standing]:
+    """The standing of every result among those of its group."""
+    found: dict[int, Standing] = {}
+    for group in set(groups.values()):
+        members = [n for n in kept if groups[n] == group]
+        found |= zip(members, standings([kept[n].record for n in members]), strict=True)
+    return found
+
+
+def _mark(one: Found, standing: Standing, own: Standing, notes: _Notes) -> tuple[str, bool]:
     marks = ""
     if one.departures:
         marks += notes.mark(f"not as the suite defines it: {sentence(one.departures)}")
         # What follows from the departure need not be told twice.
         return marks, False
     if standing.apart:
-        marks += notes.mark(f"not comparable with the rest of its column: {sentence(standing.apart)}")
+        marks += notes.mark(f"comparable only with rows of the same mark: {sentence(standing.apart)}")
     if standing.noted:
         marks += notes.mark(f"note: {sentence(standing.noted)}")
-    return marks, not standing.apart
+    return marks, not own.apart
 
 
 def _cell(kept: Sequence[Found], metric: str, mark: tuple[str, bool], paper: float | None) -> _Cell:

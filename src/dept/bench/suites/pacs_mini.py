@@ -78,6 +78,7 @@ STREAMED = (
     ),
     Row("SAR", "sar", "plain", "online", preset="online", config=NORM),
     Row("NEO", "neo", "plain", "online", preset="online", config=ONLINE | {"prior_count": 0.0}),
+    Row("NEO (prompted, M=4)", "neo", "G", "online", preset="online", config=ONLINE | {"prior_count": 0.0}),
     Row("TTT (rotation head)", "ttt", "rotation", "online", preset="online", config=ONLINE),
     Row(
         "AdaContrast, online",
