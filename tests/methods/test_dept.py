@@ -334,6 +334,23 @@ def test_optimiser_is_the_authors(source_model: Model) -> None:
     assert [group.clip_norm for group in method.groups] == [1.0, 0.0]  # projection heads are not clipped
 
 
+def test_a_recentred_start_is_neos(source_model: Model) -> None:
+    """Before the first step student and teacher see h - m, m the mean over all images, and the bank is filled so."""
+    images = torch.cat([batch.views[0] for batch in FixedPasses()()])
+    output = source_model.read(images)
+    centred = output.features - output.features.mean(dim=0)
+    expected = (centred @ source_model.head.weight.T + source_model.head.bias).detach()
+    method = make(source_model, recentre=True)
+    method.begin(FixedPasses())
+    torch.testing.assert_close(source_model(images).detach(), expected)
+    taught = method.distillation.teach(images, aggregated=False).logits
+    torch.testing.assert_close(taught, expected)
+    assert method.bank is not None
+    torch.testing.assert_close(
+        method.bank.state_dict()["probabilities"].sort(dim=0).values, expected.softmax(dim=1).sort(dim=0).values
+    )
+
+
 def test_prompts_and_head_are_clipped_and_projections_are_not(source_model: Model) -> None:
     method = begun(source_model, w_cls=1e5, w_class=1e5)
     step(method, 0)

@@ -19,6 +19,7 @@ from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
 from dept.methods.base import BaseConfig, Batch, Group, Passes, part, prefixed
+from dept.methods.neo import recentred_bias
 from dept.methods.regularised import Regularised
 
 
@@ -55,6 +56,8 @@ class DePT(Regularised):
         """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
+        recentre: bool = False
+        """offline: begin with a head that takes up the mean of the target features, as NEO does (not in the paper)"""
         clip_by: Literal["stage", "tensor"] = "stage"
         """prompts are clipped stage by stage (the released code has a tensor for each), or all stages as one"""
         lean: bool = False
@@ -101,6 +104,8 @@ class DePT(Regularised):
 
     def begin(self, passes: Passes) -> None:
         """First fill of the bank; student and teacher are still the same network."""
+        if self.config.recentre:
+            self._recentre(passes)
         if self.config.bank and self.config.pseudo_labels:
             self.bank = self._new_bank(self.config.bank_size or len(passes))
             self._fill(passes)
@@ -110,6 +115,14 @@ class DePT(Regularised):
         every = self.config.bank_refresh
         if self.bank is not None and every and (epoch + 1) % every == 0:
             self._fill(passes)
+
+    @torch.no_grad()
+    def _recentre(self, passes: Passes) -> None:
+        """Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps."""
+        head = self.model.head
+        mean = torch.cat([self.model.read(batch.views[0]).features for batch in passes()]).mean(dim=0)
+        head.bias.copy_(recentred_bias(head.weight, head.bias, mean))
+        self.distillation.teacher.tensors["head.bias"].copy_(head.bias)
 
     def _new_bank(self, size: int) -> MemoryBank:
         weight = self.model.head.weight

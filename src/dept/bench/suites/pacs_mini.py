@@ -58,6 +58,7 @@ OFFLINE = (
     Row("DePT-S", "dept", "S", config=RUN),
     Row("DePT-G", "dept", "G", config=RUN | TOGETHER),
     Row("DePT-D", "dept", "D", config=RUN | TOGETHER),
+    Row("DePT-G, recentred", "dept", "G", tag="-recentred", config=RUN | {"clip_by": "stage", "recentre": True}),
     Row("DePT-G, clipped by stage", "dept", "G", tag="-stages", config=RUN | {"clip_by": "stage"}),
     Row("DePT-D, clipped by stage", "dept", "D", tag="-stages", config=RUN | {"clip_by": "stage"}),
     Row("DePT-G --lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
