@@ -66,7 +66,12 @@ def draw(suite: Suite, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
         for label, points in curves.items():
             x, mean, sd = zip(*points, strict=True)
             axis.errorbar(x, mean, yerr=sd, marker="o", markersize=4, capsize=3, label=label)
-        axis.set(title=shift, xlabel=name, ylabel="accuracy, %", xscale="linear" if scored else "log")
+        axis.set(title=shift, xlabel=name, ylabel="accuracy, %")
+        if not scored:
+            shares = sorted({point.x for points in curves.values() for point in points})
+            axis.set_xscale("log")
+            axis.set_xticks(shares, [f"{share:g}" for share in shares])
+            axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
