@@ -40,7 +40,8 @@ def beware(free: dict[str, Any]) -> str:
         return ""
     return (
         f"Beware: the predictions gathered in {after:.1f} effective classes, {before:.1f} before, which is how a "
-        "collapse looks. Unless the other classes are really rarer here, keep the source model."
+        "collapse looks. Unless the other classes are really rarer here, keep the source model, or give DePT a better "
+        "start with --recentre."
     )
 
 
