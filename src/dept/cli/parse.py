@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import field, make_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from dept.errors import UsageError
-from dept.methods.base import BaseConfig, Method
+
+if TYPE_CHECKING:  # commands that need no torch must not wait for it
+    from dept.methods.base import BaseConfig, Method
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 
