@@ -1,6 +1,6 @@
 """Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
 
-A table stands between its command, `<!-- dept bench SUITE --table … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
+A table stands between its command, `<!-- dept bench … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
 `<!-- end -->`. With --check nothing is written, and the exit code is 1 if a table is not what its command prints.
 """
 
@@ -15,7 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from dept.cli.bench_suite import run
+from dept.cli.bench import run
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"<!-- (?P<command>(dept bench|python benchmarks/).*?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -29,7 +29,7 @@ def table(match: re.Match[str]) -> str:
         if program == "python":
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         else:
-            run(words[1], [*words[2:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
+            run([*words[1:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
     return f"<!-- {match['command']} -->\n{printed.getvalue().strip()}\n<!-- end -->"
 
 

@@ -24,6 +24,7 @@ from dept.files import (
     save_adapter,
     save_model,
     write_atomic,
+    write_json,
     write_tensors,
 )
 from dept.models import Model, fingerprint, with_history
@@ -254,6 +255,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 def test_writes_are_readable_by_others_and_leave_no_temp_files(saved: tuple[Path, Path]) -> None:
     assert saved[0].stat().st_mode & 0o777 == 0o644
     assert sorted(p.name for p in saved[0].parent.iterdir()) == ["adapter.safetensors", "model.safetensors"]
+
+
+def test_lists_of_numbers_take_one_line_and_strings_stay_as_they_are(tmp_path: Path) -> None:
+    value = {"a": [1, -2.5, 3e-05], "b": ["[\n1,\n2\n]", "x"], "c": [], "d": {"e": [[1, 2], [3]]}}
+    write_json(tmp_path / "a.json", value)
+    text = (tmp_path / "a.json").read_text()
+    assert json.loads(text) == value
+    assert '"a": [1, -2.5, 3e-05]' in text and "[1, 2]" in text and '"b": [\n' in text
 
 
 def test_metadata_survives_unicode(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dept.metrics import expected_calibration_error, paired_interval, per_class_accuracy, score, wilson
+from dept.metrics import (
+    expected_calibration_error,
+    interval_of_means,
+    paired_interval,
+    per_class_accuracy,
+    score,
+    wilson,
+)
 
 
 def test_per_class_is_not_overall() -> None:
@@ -112,3 +119,12 @@ def test_paired_interval_uses_the_pairing_and_the_seed() -> None:
     low, high = paired_interval(after, before)
     flipped = paired_interval(before, after)
     assert flipped[0] == pytest.approx(-high, abs=0.02) and flipped[1] == pytest.approx(-low, abs=0.02)
+
+
+def test_interval_of_means_is_that_of_a_direct_bootstrap() -> None:
+    """Gains of half steps (two seeds) in two groups of different sizes, each group weighing the same."""
+    rng = random.Random(4)
+    groups = [[rng.choice((-0.5, 0.0, 0.5, 1.0)) for _ in range(size)] for size in (60, 200)]
+    means = sorted(sum(sum(rng.choices(g, k=len(g))) / len(g) for g in groups) / 2 for _ in range(2000))
+    low, high = interval_of_means(groups)
+    assert low == pytest.approx(means[50], abs=0.012) and high == pytest.approx(means[1950], abs=0.012)

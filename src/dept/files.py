@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,6 +27,8 @@ from dept.models import Card, Model, build_empty, fingerprint
 
 FORMAT = 1
 _SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
+# Only between elements does JSON have line ends, so nothing inside a string matches.
+_NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -43,8 +46,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON, atomically."""
-    write_atomic(path, (json.dumps(value, indent=2, default=str) + "\n").encode())
+    """Write indented JSON, atomically; a list of numbers takes one line, not one for each."""
+    text = json.dumps(value, indent=2, default=str)
+    compact = _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+    write_atomic(path, (compact + "\n").encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

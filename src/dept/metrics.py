@@ -71,3 +71,25 @@ def paired_interval(
     means = (draws[:, 2] - draws[:, 0]) / len(gain)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+def interval_of_means(
+    gains: Sequence[Sequence[float] | np.ndarray], *, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean, over groups, of the mean gain of their images.
+
+    Args:
+        gains: for each group (n_g,), one number per image; images are drawn anew within their group.
+    """
+    rng = np.random.default_rng(seed)
+    means = [_resampled_means(np.asarray(group, dtype=np.float64), resamples, rng) for group in gains]
+    low, high = np.quantile(np.mean(means, axis=0), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    # A resample only changes how often each distinct value is drawn.
+    distinct, counts = np.unique(values, return_counts=True)
+    draws = rng.multinomial(len(values), counts / len(values), size=resamples)
+    means: np.ndarray = draws @ distinct / len(values)
+    return means

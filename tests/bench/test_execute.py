@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
         result = outcome.result
         assert result is not None
         assert result["after"]["n"] == 21 == len(result["predictions"]["after"])
+        hits = map(operator.eq, result["predictions"]["after"], result["predictions"]["labels"])
+        assert result["after"]["top1"] == pytest.approx(sum(hits) / 21, abs=1e-6)
         assert result["gain"] == pytest.approx(result["after"]["top1"] - result["before"]["top1"], abs=1e-6)
         assert result["protocol"]["list_sha256"] and result["environment"]["torch"]
     ratio = next(o.result for o in outcomes if o.cell.protocol.get("ratio"))

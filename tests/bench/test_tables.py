@@ -289,6 +289,9 @@ def test_what_was_trained_with_source_data_is_compared_with_erm() -> None:
     assert (erm.mean, erm.gain, erm.changed) == (pytest.approx(60.0), None, None)
     assert (mcc.gain, mcc.interval, mcc.changed) == (pytest.approx(10.0), None, 0.5)
     assert any("against ERM" in note.text for note in make_table(suite, cells).notes)
+    for cell in cells:
+        cell["result"]["predictions"]["labels"] = [1, 70]  # ERM has the first one right, MCC both
+    assert entry(make_table(suite, cells), "MCC", "sketch").interval == (pytest.approx(0.0), pytest.approx(100.0))
     alone = entry(make_table(suite, cells[1:]), "MCC", "sketch")
     assert (alone.mean, alone.gain) == (pytest.approx(70.0), None)
 

@@ -315,14 +315,14 @@ def joined(scenario: Scenario) -> ImageSet:
 
 
 def paired(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
-    """The gain on the same images with its interval, and the predictions that it comes from."""
+    """The gain on the same images with its interval, and the predictions and labels that it comes from."""
     assert images.labels is not None
     old, new = before.argmax(dim=1).tolist(), after.argmax(dim=1).tolist()
     hits = [[p == y for p, y in zip(predicted, images.labels, strict=True)] for predicted in (new, old)]
     return {
         "gain": (sum(hits[0]) - sum(hits[1])) / len(images),
         "gain_ci95": paired_interval(*hits),
-        "predictions": {"before": old, "after": new},
+        "predictions": {"before": old, "after": new, "labels": list(images.labels)},
     }
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dept.bench.columns import value
 from dept.bench.found import chosen
 from dept.bench.suite import Row, Suite
-from dept.bench.tables import value
 from dept.errors import UsageError, missing_extra
 
 

@@ -42,11 +42,14 @@ def terminal(table: Table, *, ansi: bool | None = None) -> str:
 
 def markdown(table: Table) -> str:
     """A pipe table, footnotes and the protocol."""
-    header = _header(table)
-    lines = [f"| {' | '.join(map(_piped, header))} |", "|---|" + "---:|" * (len(header) - 1)]
-    for line in table.lines:
-        lines.append(f"| {' | '.join(map(_piped, _cells(table, line, _starred)))} |")
-    return "\n".join([*lines, "", "\n\n".join(_below(table))])
+    lines = pipe_table(_header(table), [_cells(table, line, _starred) for line in table.lines])
+    return "\n".join([lines, "", "\n\n".join(_below(table))])
+
+
+def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A bare Markdown table: first column left, the others right-aligned."""
+    lines = [f"| {' | '.join(map(_piped, row))} |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(header) - 1), *lines[1:]])
 
 
 def latex(table: Table) -> str:

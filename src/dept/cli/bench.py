@@ -1,4 +1,4 @@
-"""`dept bench list | datasets | diff | verify | cost | SUITE …`."""
+"""`dept bench list | datasets | diff | versus | verify | cost | SUITE …`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dept.bench import suites
 COMMANDS = {
     "datasets": ("dept.cli.bench_datasets", "which data sets are complete"),
     "diff": ("dept.cli.bench_diff", "what differs between two results"),
+    "versus": ("dept.cli.bench_versus", "is one row of a suite better than another, paired over images"),
     "verify": ("dept.cli.bench_verify", "re-run a small cell of each suite and compare"),
     "tsne": ("dept.cli.bench_tsne", "figure of the features before and after an adaptation"),
     "cost": ("dept.cli.bench_cost", "time and memory of a step against full tuning, beside the FLOP bound"),

@@ -1,0 +1,93 @@
+"""Is one row of a suite better than another? Paired over images, for the seeds that both have.
+
+Both rows answered the same images in the same order, so an image counts by how much more often the one was right on it
+than the other (over the seeds); a bootstrap over the images of each shift gives the interval of the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dept.bench.columns import MEAN, column_names
+from dept.bench.found import Found, chosen
+from dept.bench.protocol import sentence
+from dept.bench.suite import Row, Suite
+from dept.errors import UsageError
+from dept.metrics import interval_of_means
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Accuracy of two rows on a shift (or its mean over several), in percent, and their difference."""
+
+    column: str
+    seeds: tuple[int, ...]
+    ours: float
+    theirs: float
+    interval: tuple[float, float]
+    """95 % of ours - theirs"""
+
+
+def versus(suite: Suite, ours: str, theirs: str, cells: Sequence[Mapping[str, Any]]) -> list[Versus]:
+    """Two rows of a suite, by their labels, on every shift of it and, if there are several, in the mean."""
+    rows = [_row(suite, label) for label in (ours, theirs)]
+    found = [[_results(suite, row, shift, cells) for row in rows] for shift in suite.shifts]
+    seeds = sorted(set.intersection(*(set(by_seed) for pair in found for by_seed in pair)))
+    if not seeds:
+        raise UsageError(
+            f"{ours} and {theirs} have no seed with results of both on {', '.join(suite.shifts)}; "
+            f"`dept bench {suite.name}` runs what is missing."
+        )
+    hits = [
+        np.array([_paired(rows, shift, one[seed], other[seed]) for seed in seeds])
+        for shift, (one, other) in zip(suite.shifts, found, strict=True)
+    ]
+    names = column_names(suite.shifts)
+    compared = [_compared(name, tuple(seeds), [hit]) for name, hit in zip(names, hits, strict=True)]
+    return compared if len(hits) == 1 else [*compared, _compared(MEAN, tuple(seeds), hits)]
+
+
+def _compared(column: str, seeds: tuple[int, ...], hits: Sequence[np.ndarray]) -> Versus:
+    """From hits (seeds, 2, images) of each shift."""
+    gains = [100.0 * (hit[:, 0] - hit[:, 1]).mean(axis=0) for hit in hits]
+    ours, theirs = (100.0 * float(np.mean([hit[:, side].mean() for hit in hits])) for side in (0, 1))
+    return Versus(column, seeds, ours, theirs, interval_of_means(gains))
+
+
+def _row(suite: Suite, label: str) -> Row:
+    found = [row for row in suite.rows if row.label == label]
+    if not found:
+        labels = "; ".join(row.label for row in suite.rows)
+        raise UsageError(f"{suite.name} has no row {label!r}; choose from {labels}.")
+    return found[0]
+
+
+def _results(suite: Suite, row: Row, shift: str, cells: Sequence[Mapping[str, Any]]) -> dict[int, Found]:
+    """Results of a row by their seed."""
+    found = {one.seed: one for one in chosen(suite, row, shift, cells).kept}
+    for one in found.values():
+        if one.departures:
+            raise UsageError(f"{row.label} on {shift} is not as the suite defines it: {sentence(one.departures)}.")
+    return found
+
+
+def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[list[float]]:
+    """Which images (2, n) the two rows were right on."""
+    lists = [found.result["protocol"]["list_sha256"] for found in (one, other)]
+    if lists[0] != lists[1]:
+        raise UsageError(
+            f"{rows[0].label} and {rows[1].label} answered other images on {shift}, or in another order (lists "
+            f"{lists[0][:12]} and {lists[1][:12]}): nothing can be paired. Compare rows of one setting."
+        )
+    return [_hits(found) for found in (one, other)]
+
+
+def _hits(one: Found) -> list[float]:
+    given = one.result["predictions"]
+    if "labels" not in given:
+        raise UsageError("A result was stored by an older version, without its labels: run the cell again.")
+    return [float(answer == label) for answer, label in zip(given["after"], given["labels"], strict=True)]
