@@ -12,12 +12,13 @@ from dept.bench.estimate import forward, gpu_hours, image_count
 from dept.bench.found import key_of, stored_cells, trainings
 from dept.bench.paper import paper_number, paper_rows
 from dept.bench.suite import Source
+from dept.data import benchmarks
 from dept.training import SourceTraining
 
 NAMES = suites.available()
-OF_THE_PAPER = (
+FOR_A_GPU = (
     "visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "data-ratio", "prompt-number",
-    "loss-ablation", "hyper-parameters", "motivation",
+    "loss-ablation", "hyper-parameters", "motivation", "pacs", "office-home",
 )  # fmt: skip
 
 
@@ -63,11 +64,19 @@ def test_every_row_of_the_main_tables_is_put_beside_ours() -> None:
     assert set(paper_rows("prompt-number")) == {row.paper for row in suites.get("prompt-number").rows}
 
 
+@pytest.mark.parametrize("name", ["pacs", "office-home"])
+def test_twelve_shifts_between_the_official_domains(name: str) -> None:
+    suite = suites.get(name)
+    official = {domain.name for domain in benchmarks.get(suite.data).domains}
+    assert len(set(suite.shifts)) == 12 and {d for shift in suite.shifts for d in shift.split("->")} == official
+    assert not [row.label for row in suite.rows if row.paper]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_hours_are_estimated(name: str) -> None:
     hours = gpu_hours(suites.get(name))
     assert 0 < hours < 1000
-    assert (hours > 1) == (name in OF_THE_PAPER)
+    assert (hours > 1) == (name in FOR_A_GPU)
 
 
 def test_forwards_are_those_of_the_architecture() -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dept.data import benchmarks
+from dept.data.benchmarks_table import PACS_CLASSES
 from dept.data.corruptions import EXTRA
 from dept.data.corruptions.tree import write_tree
 from dept.data.digits import real_digits, write_digits
 from dept.data.folder import ImageSet, find_labelled
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError
-
-PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
 @dataclass(frozen=True)

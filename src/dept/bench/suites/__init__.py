@@ -19,6 +19,8 @@ _REGISTRY = {
     "loss-ablation": "dept.bench.suites.loss_ablation",
     "hyper-parameters": "dept.bench.suites.hyper_parameters",
     "motivation": "dept.bench.suites.motivation",
+    "pacs": "dept.bench.suites.pacs",
+    "office-home": "dept.bench.suites.office_home",
     "streams": "dept.bench.suites.streams",
     "streams-gradual": "dept.bench.suites.streams_gradual",
     "pacs-mini": "dept.bench.suites.pacs_mini",
