@@ -51,6 +51,19 @@ def test_mean_and_deviation_over_seeds() -> None:
     assert (found.changed, found.seconds, found.mark) == (0.25, 60.0, "")
 
 
+def test_the_mean_gain_has_an_interval_where_labels_are_stored() -> None:
+    cells = [stored(SUITE, "Tent_1 & co", 0.6, shift=shift) for shift in SUITE.shifts]
+    assert entry(make_table(SUITE, cells), "Tent_1 & co", "mean").interval is None
+    for cell, right in zip(cells, (0.3, 0.1), strict=True):  # shares of images that adaptation mends; none is spoilt
+        after = [int(n < 100 * right) for n in range(100)]
+        cell["result"]["predictions"] = {"before": [0] * 100, "after": after, "labels": [1] * 100}
+    low, high = entry(make_table(SUITE, cells), "Tent_1 & co", "mean").interval or (0.0, 0.0)
+    sd = ((0.3 * 0.7 + 0.1 * 0.9) / 100) ** 0.5 / 2  # of the mean of two independent shares
+    assert low == pytest.approx(20 - 196 * sd, abs=0.6) and high == pytest.approx(20 + 196 * sd, abs=0.6)
+    as_error = entry(make_table(small_suite(metric="error"), cells), "Tent_1 & co", "mean").interval
+    assert as_error == (pytest.approx(-high, abs=0.6), pytest.approx(-low, abs=0.6))
+
+
 def test_the_mean_column_is_the_mean_of_the_columns_and_missing_if_one_is() -> None:
     cells = full_cells()
     assert entry(make_table(SUITE, cells), "DePT-G", "mean").mean == pytest.approx(76.0)

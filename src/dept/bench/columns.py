@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dept.bench.entries import Entry
+import numpy as np
+
+from dept.bench.entries import MEAN, Entry
 from dept.bench.found import Choice, Found, chosen
 from dept.bench.marks import Notes, marks_of
 from dept.bench.paper import paper_number
 from dept.bench.suite import Row, Suite
-from dept.metrics import paired_interval
+from dept.metrics import interval_of_means, paired_interval
 
-MEAN = "mean"
 WHOLE = "whole stream"
 
 
@@ -36,10 +37,12 @@ def value(scores: Mapping[str, Any], metric: str) -> float:
 
 @dataclass
 class Cell:
-    """An entry on its way into the table: values by seed, and whether it may be ranked."""
+    """An entry on its way into the table: what it was made of by seed, and whether it may be ranked."""
 
     entry: Entry
     values: dict[int, float] = field(default_factory=dict)
+    gains: dict[int, np.ndarray] = field(default_factory=dict)
+    """by seed (n,): points that every image adds to the gain"""
     tunable: int | None = None
     ranked: bool = True
 
@@ -74,15 +77,14 @@ def _choices(suite: Suite, shift: str, cells: Sequence[dict[str, Any]], notes: N
 
 def _over(one: Found, reference: Mapping[str, Any]) -> Found:
     """The result as if it had begun where another one ended; without a gain if that is itself, or missing."""
-    left_out = ("before", "gain_ci95", "label_free")
+    left_out = ("before", "gain_ci95", "label_free", "predictions")
     result = {name: value for name, value in one.result.items() if name not in left_out}
     if reference and reference is not one.result:
-        ours, theirs = (r["predictions"]["after"] for r in (one.result, reference))
-        changed = statistics.mean(p != q for p, q in zip(ours, theirs, strict=True))
-        result |= {"before": reference["after"], "label_free": {"changed": changed}}
-        if labels := one.result["predictions"].get("labels"):
-            hits = [[p == y for p, y in zip(answers, labels, strict=True)] for answers in (ours, theirs)]
-            result["gain_ci95"] = paired_interval(*hits)
+        given = one.result["predictions"] | {"before": reference["predictions"]["after"]}
+        changed = statistics.mean(p != q for p, q in zip(given["before"], given["after"], strict=True))
+        result |= {"before": reference["after"], "predictions": given, "label_free": {"changed": changed}}
+        if "labels" in given:
+            result["gain_ci95"] = paired_interval(hits(result, "after"), hits(result, "before"))
     return replace(one, result=result)
 
 
@@ -106,7 +108,7 @@ def with_segments(
 
 def _segments(kept: Sequence[Found], domain: str) -> list[Found]:
     """The results as if the stream had been this domain; those whose stream mixes the domains are left out."""
-    left_out = ("gain_ci95", "seconds", "label_free")  # known of the whole stream only
+    left_out = ("gain_ci95", "seconds", "label_free", "predictions")  # known of the whole stream only
     return [
         replace(
             one,
@@ -154,7 +156,23 @@ def _cell(kept: Sequence[Found], metric: str, mark: tuple[str, bool], paper: flo
         seconds=mean_of([result.get("seconds") for result in results]),
         changed=mean_of([result.get("label_free", {}).get("changed") for result in results]),
     )
-    return Cell(entry, values, results[0].get("tunable_model"), mark[1])
+    return Cell(entry, values, _image_gains(kept, metric) if gains else {}, results[0].get("tunable_model"), mark[1])
+
+
+def hits(result: Mapping[str, Any], when: str) -> np.ndarray:
+    """(n,) 1 where the prediction `before` or `after` adaptation is right; of a result that stores labels."""
+    given = result["predictions"]
+    right: np.ndarray = np.equal(given[when], given["labels"]).astype(np.float64)
+    return right
+
+
+def _image_gains(kept: Sequence[Found], metric: str) -> dict[int, np.ndarray]:
+    points = -100.0 if metric == "error" else 100.0
+    return {
+        one.seed: points * (hits(one.result, "after") - hits(one.result, "before"))
+        for one in kept
+        if "labels" in one.result.get("predictions", {})
+    }
 
 
 def _per_class(results: Sequence[Mapping[str, Any]]) -> float | None:
@@ -195,13 +213,23 @@ def _mean_cell(cells: Sequence[Cell], paper: float | None) -> Cell:
         sd=statistics.stdev(values.values()) if len(values) > 1 else None,
         seeds=min(entry.seeds for entry in entries),
         gain=mean_of([entry.gain for entry in entries]),
+        interval=_mean_interval(cells),
         per_class=mean_of([entry.per_class for entry in entries]),
         paper=paper,
         mark="".join(dict.fromkeys(entry.mark for entry in entries)),
         seconds=mean_of([entry.seconds for entry in entries]),
         changed=mean_of([entry.changed for entry in entries]),
     )
-    return Cell(entry, values, cells[0].tunable, all(cell.ranked for cell in cells))
+    return Cell(entry, values, {}, cells[0].tunable, all(cell.ranked for cell in cells))
+
+
+def _mean_interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
+    """95 % of the mean gain, ends averaged over the seeds that all columns have."""
+    if any(cell.entry.interval is None for cell in cells):
+        return None
+    seeds = set.intersection(*(set(cell.gains) for cell in cells))
+    ends = [interval_of_means([cell.gains[seed] for cell in cells]) for seed in sorted(seeds)]
+    return (statistics.mean(low for low, _ in ends), statistics.mean(high for _, high in ends)) if ends else None
 
 
 def _paper(suite: Suite, row: Row, shift: str) -> float | None:

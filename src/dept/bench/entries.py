@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MEAN = "mean"
+"""name of the last column, where there are several"""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from dept.bench.entries import Entry, Line, Table
+from dept.bench.entries import MEAN, Entry, Line, Table
 
 Style = Callable[[str, Entry], str]
 
 MISSING = "–"
-WIDE = 5  # tables with more columns show no gains
+WIDE = 5  # tables with more columns show gains in that of the mean only
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -97,11 +97,11 @@ def _header(table: Table) -> list[str]:
 
 
 def _cells(table: Table, line: Line, style: Style) -> list[str]:
-    gains = len(table.columns) <= WIDE
+    narrow, entries = len(table.columns) <= WIDE, tuple(zip(table.columns, line.entries, strict=True))
     return [
         line.label,
         MISSING if line.tunable is None else f"{line.tunable:,}",
-        *(_text(entry, style, gains=gains) for entry in line.entries),
+        *(_text(entry, style, gains=narrow or name == MEAN) for name, entry in entries),
         MISSING if line.changed is None or line.method == "source" else f"{100 * line.changed:.1f} %",
         MISSING if line.seconds is None else _time(line.seconds),
     ]
@@ -133,7 +133,7 @@ def _time(seconds: float) -> str:
 def _below(table: Table) -> list[str]:
     """Footnotes, how to read the table, and its protocol."""
     lines = [f"{note.mark} {note.text}".strip() for note in table.notes]
-    if len(table.columns) <= WIDE and any(e.per_class is not None for line in table.lines for e in line.entries):
+    if any(e.per_class is not None for line in table.lines for e in line.entries):
         lines.append("After the stroke: mean of the accuracies per class.")
     if table.citation:
         lines.append(f"In parentheses what the paper prints: {table.citation}")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dept.bench.columns import MEAN, WHOLE, Cell, by_class, by_shift, column_names, mean_of, means, with_segments
-from dept.bench.entries import Entry, Line, Note, Table
+from dept.bench.columns import WHOLE, Cell, by_class, by_shift, column_names, mean_of, means, with_segments
+from dept.bench.entries import MEAN, Entry, Line, Note, Table
 from dept.bench.found import stored_cells
 from dept.bench.marks import Notes
 from dept.bench.paper import citation

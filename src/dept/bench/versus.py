@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dept.bench.columns import MEAN, column_names
+from dept.bench.columns import column_names, hits
+from dept.bench.entries import MEAN
 from dept.bench.found import Found, chosen
 from dept.bench.protocol import sentence
 from dept.bench.suite import Row, Suite
@@ -42,19 +43,19 @@ def versus(suite: Suite, ours: str, theirs: str, cells: Sequence[Mapping[str, An
             f"{ours} and {theirs} have no seed with results of both on {', '.join(suite.shifts)}; "
             f"`dept bench {suite.name}` runs what is missing."
         )
-    hits = [
+    right = [
         np.array([_paired(rows, shift, one[seed], other[seed]) for seed in seeds])
         for shift, (one, other) in zip(suite.shifts, found, strict=True)
     ]
     names = column_names(suite.shifts)
-    compared = [_compared(name, tuple(seeds), [hit]) for name, hit in zip(names, hits, strict=True)]
-    return compared if len(hits) == 1 else [*compared, _compared(MEAN, tuple(seeds), hits)]
+    compared = [_compared(name, tuple(seeds), [hit]) for name, hit in zip(names, right, strict=True)]
+    return compared if len(right) == 1 else [*compared, _compared(MEAN, tuple(seeds), right)]
 
 
-def _compared(column: str, seeds: tuple[int, ...], hits: Sequence[np.ndarray]) -> Versus:
-    """From hits (seeds, 2, images) of each shift."""
-    gains = [100.0 * (hit[:, 0] - hit[:, 1]).mean(axis=0) for hit in hits]
-    ours, theirs = (100.0 * float(np.mean([hit[:, side].mean() for hit in hits])) for side in (0, 1))
+def _compared(column: str, seeds: tuple[int, ...], right: Sequence[np.ndarray]) -> Versus:
+    """From the hits (seeds, 2, images) of each shift."""
+    gains = [100.0 * (hit[:, 0] - hit[:, 1]).mean(axis=0) for hit in right]
+    ours, theirs = (100.0 * float(np.mean([hit[:, side].mean() for hit in right])) for side in (0, 1))
     return Versus(column, seeds, ours, theirs, interval_of_means(gains))
 
 
@@ -75,7 +76,7 @@ def _results(suite: Suite, row: Row, shift: str, cells: Sequence[Mapping[str, An
     return found
 
 
-def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[list[float]]:
+def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[np.ndarray]:
     """Which images (2, n) the two rows were right on."""
     lists = [found.result["protocol"]["list_sha256"] for found in (one, other)]
     if lists[0] != lists[1]:
@@ -83,11 +84,7 @@ def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[l
             f"{rows[0].label} and {rows[1].label} answered other images on {shift}, or in another order (lists "
             f"{lists[0][:12]} and {lists[1][:12]}): nothing can be paired. Compare rows of one setting."
         )
-    return [_hits(found) for found in (one, other)]
-
-
-def _hits(one: Found) -> list[float]:
-    given = one.result["predictions"]
-    if "labels" not in given:
-        raise UsageError("A result was stored by an older version, without its labels: run the cell again.")
-    return [float(answer == label) for answer, label in zip(given["after"], given["labels"], strict=True)]
+    for found in (one, other):
+        if "labels" not in found.result["predictions"]:
+            raise UsageError(f"A result on {shift} was stored without labels, by an older version: run it again.")
+    return [hits(found.result, "after") for found in (one, other)]
