@@ -60,7 +60,7 @@ def wilson(correct: int, total: int, z: float = 1.959964) -> tuple[float, float]
 
 
 def paired_interval(
-    after: Sequence[bool], before: Sequence[bool], *, resamples: int = 2000, seed: int = 0
+    after: Sequence[bool] | np.ndarray, before: Sequence[bool] | np.ndarray, *, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """95 % bootstrap interval of the gain in accuracy on the same images."""
     gain = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
