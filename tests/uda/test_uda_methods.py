@@ -55,6 +55,34 @@ def test_cdan_gives_the_head_no_gradient_from_the_discriminator() -> None:
     method.at(Progress(1000, 2000, 0))
     method.paired_loss(paired_batch())["domain"].backward()
     assert method.model.head.weight.grad is None
+    assert method.extra["classifier"].weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["dann", "cdan"])
+def test_the_head_is_norm_and_classifier_in_one(name: str) -> None:
+    """After every step the ordinary model says what the two modules say with running statistics."""
+    method = make(name)
+    for step in range(3):
+        method.at(Progress(step, 3, 0))
+        method.step(paired_batch(seed=step))
+    images = torch.randn(5, 3, 32, 32)
+    features = method.model.eval().read(images).features
+    method.extra.eval()
+    expected = method.extra["classifier"](method.extra["norm"](features))
+    assert torch.allclose(method.predict(images), expected, atol=1e-5)
+    assert not torch.allclose(method.extra["classifier"](features), expected, atol=1e-2)
+
+
+def test_the_size_of_features_reaches_neither_classifier_nor_discriminator() -> None:
+    """Otherwise features grow behind the discriminator's batch norm until the classifier breaks down."""
+    small, large = make("dann"), make("dann")
+    norm = large.model.backbone.norm
+    with torch.no_grad():
+        norm.weight.mul_(1000.0)
+        norm.bias.mul_(1000.0)
+    ours, theirs = (method.paired_loss(paired_batch()) for method in (small, large))
+    for term in ("cross_entropy", "domain"):
+        assert torch.allclose(ours[term], theirs[term], atol=1e-3)
 
 
 def test_swd_phases_move_their_own_parameters() -> None:

@@ -1,13 +1,71 @@
-"""What the adversarial methods share: gradient reversal and the domain discriminator."""
+"""What the adversarial methods share: gradient reversal, the domain discriminator, and the norm in front of it.
+
+A discriminator with batch norm does not see how long features are, so its gradient never stops them from growing, and a
+classifier that reads them breaks down with the run. TLL's bottleneck (Linear, BatchNorm, ReLU) prevents that. Of it the
+batch norm is kept here: classifier and discriminator read normalised features. After every step it is folded into the
+model's own head, which stays linear, so that what is written is an ordinary dept model.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from dept.methods.base import Batch
+from dept.uda.base import Halves, PairedBatch, UDAConfig, UDAMethod
+
+
+@dataclass(frozen=True)
+class AdversarialConfig(UDAConfig):
+    """TLL's settings."""
+
+    trade_off: float = 1.0
+    """weight of the domain loss"""
+    ramp: int = 1000
+    """steps over which the reversed gradient grows: coefficient 2 / (1 + e^(-t / ramp)) - 1"""
+    hidden: int = 1024
+    """width of the discriminator's two hidden layers"""
+
+
+class Adversarial(UDAMethod):
+    """A classifier that shares a batch norm with the discriminator; the model's head is the two of them in one."""
+
+    Config = AdversarialConfig
+    config: AdversarialConfig
+
+    def build(self) -> dict[str, nn.Module]:
+        """The norm, and the classifier behind it, which begins as the model's head."""
+        classifier = copy.deepcopy(self.model.head).requires_grad_(True)
+        return {"norm": nn.BatchNorm1d(classifier.in_features), "classifier": classifier}
+
+    def halves(self, batch: PairedBatch) -> Halves:
+        """Normalised features and their logits, both domains in one batch."""
+        both = super().halves(batch)
+        features = self.extra["norm"](torch.cat([both.source, both.target]))
+        logits = self.extra["classifier"](features)
+        count = len(both.source)
+        return Halves(features[:count], features[count:], logits[:count], logits[count:])
+
+    def after_step(self, batch: Batch) -> None:
+        """The model's head follows."""
+        norm, classifier = self.extra["norm"], self.extra["classifier"]
+        assert isinstance(norm, nn.BatchNorm1d) and isinstance(classifier, nn.Linear)
+        fold(norm, classifier, self.model.head)
+
+
+@torch.no_grad()
+def fold(norm: nn.BatchNorm1d, classifier: nn.Linear, head: nn.Linear) -> None:
+    """Make `head` (D, C) what `norm` with its running statistics and `classifier` are one after the other."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    head.weight.copy_(classifier.weight * scale)
+    head.bias.copy_(classifier(norm.bias - scale * norm.running_mean))
 
 
 class _Reverse(torch.autograd.Function):

@@ -3,7 +3,8 @@
 The frame is that of the Transfer Learning Library (TLL): SGD with Nesterov momentum, the backbone at a tenth of the
 learning rate, lr_t = lr (1 + 0.001 t)^-0.75, 30 epochs of 1000 steps. Two deviations hold for all methods. TLL puts a
 bottleneck (Linear, BatchNorm, ReLU) between backbone and classifier; here the features go straight to the model's own
-linear head, so that what is written is an ordinary dept model. And images are cropped at random (TLL: at the centre).
+linear head (through the batch norm in the adversarial methods, which need it), so that what is written is an ordinary
+dept model. And images are cropped at random (TLL: at the centre).
 
 Batch norm of the backbone is in training mode and sees both halves as one batch, as in TLL (CAN differs, see there).
 """

@@ -1,9 +1,10 @@
 """CDAN: conditional adversarial domain adaptation. Long et al., NeurIPS 2018.
 
 As DANN, but the discriminator reads features together with predictions: their outer product, or for many classes a
-random projection of it. `--entropy` adds the weights of CDAN+E, which trust confident samples more. TLL's recipe
-without its bottleneck, so the outer product has C · D columns (12 x 768 for a ViT-B on VisDA). Cost: as DANN; the first
-layer of the discriminator is C times as wide. Fails when: source predictions on the target are mostly wrong.
+random projection of it. `--entropy` adds the weights of CDAN+E, which trust confident samples more. TLL's recipe with
+the batch norm of its bottleneck only, so the outer product has C · D columns (12 x 768 for a ViT-B on VisDA). Cost: as
+DANN; the first layer of the discriminator is C times as wide. Fails when: source predictions on the target are mostly
+wrong.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from dept.core.losses import entropy
-from dept.uda.adversarial import discriminator, domain_loss, reversal_coefficient, reverse_gradient
-from dept.uda.base import PairedBatch, UDAConfig, UDAMethod
+from dept.uda.adversarial import (
+    Adversarial,
+    AdversarialConfig,
+    discriminator,
+    domain_loss,
+    reversal_coefficient,
+    reverse_gradient,
+)
+from dept.uda.base import PairedBatch
 
 
-class CDAN(UDAMethod):
+class CDAN(Adversarial):
     """Features that a discriminator cannot assign to a domain even if it knows the predicted class."""
 
     name = "cdan"
     summary = "discriminator on features and predictions together (Long et al., NeurIPS 2018); --entropy for CDAN+E"
 
     @dataclass(frozen=True)
-    class Config(UDAConfig):
+    class Config(AdversarialConfig):
         """TLL's VisDA settings: plain CDAN."""
 
-        trade_off: float = 1.0
-        """weight of the domain loss"""
-        ramp: int = 1000
-        """steps over which the reversed gradient grows: coefficient 2 / (1 + e^(-t / ramp)) - 1"""
-        hidden: int = 1024
-        """width of the discriminator's two hidden layers"""
         entropy: bool = False
         """CDAN+E: weights 1 + e^(-H), normalised to mean 1 over both domains together, as TLL"""
         randomized_dim: int = 0
@@ -50,9 +52,9 @@ class CDAN(UDAMethod):
     }
 
     def build(self) -> dict[str, nn.Module]:
-        """The discriminator and, if asked for, the randomised map."""
+        """Adds the discriminator and, if asked for, the randomised map."""
         width, classes, dim = self.model.head.in_features, self.model.head.out_features, self.config.randomized_dim
-        modules: dict[str, nn.Module] = {"discriminator": discriminator(dim or width * classes, self.config.hidden)}
+        modules = super().build() | {"discriminator": discriminator(dim or width * classes, self.config.hidden)}
         if dim:
             modules["map"] = RandomisedMap(width, classes, dim)
         return modules

@@ -1,44 +1,29 @@
 """DANN: domain-adversarial training of neural networks. Ganin et al., JMLR 2016.
 
 A discriminator learns to tell the domains apart from the features, and the backbone, through a reversed gradient, to
-make that impossible. Recipe of TLL, without its bottleneck: the discriminator reads the backbone's features. Cost: one
-forward and backward of both batches; a discriminator of about two million parameters. Fails when: class proportions
-differ between domains (aligned marginals then mix classes), or the discriminator wins early.
+make that impossible. Recipe of TLL, with the batch norm of its bottleneck only (see `adversarial`). Cost: one forward
+and backward of both batches; a discriminator of about two million parameters. Fails when: class proportions differ
+between domains (aligned marginals then mix classes), or the discriminator wins early.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from dept.uda.adversarial import discriminator, domain_loss, reversal_coefficient, reverse_gradient
-from dept.uda.base import PairedBatch, UDAConfig, UDAMethod
+from dept.uda.adversarial import Adversarial, discriminator, domain_loss, reversal_coefficient, reverse_gradient
+from dept.uda.base import PairedBatch
 
 
-class DANN(UDAMethod):
+class DANN(Adversarial):
     """Features that a discriminator cannot assign to a domain."""
 
     name = "dann"
     summary = "domain discriminator behind a reversed gradient (Ganin et al., JMLR 2016)"
 
-    @dataclass(frozen=True)
-    class Config(UDAConfig):
-        """TLL's settings."""
-
-        trade_off: float = 1.0
-        """weight of the domain loss"""
-        ramp: int = 1000
-        """steps over which the reversed gradient grows: coefficient 2 / (1 + e^(-t / ramp)) - 1"""
-        hidden: int = 1024
-        """width of the discriminator's two hidden layers"""
-
-    config: Config
-
     def build(self) -> dict[str, nn.Module]:
-        """The discriminator."""
-        return {"discriminator": discriminator(self.model.head.in_features, self.config.hidden)}
+        """Adds the discriminator."""
+        return super().build() | {"discriminator": discriminator(self.model.head.in_features, self.config.hidden)}
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """CE_s + trade-off · ½ [BCE(D(f_s), 1) + BCE(D(f_t), 0)]   [DANN Eq. E]"""
