@@ -91,8 +91,8 @@ STREAMED = (
     ),
     Row("DePT-G, online", "dept", "G", "online", preset="online", config=ONLINE | TOGETHER),
 )
-# CAN clusters ten times in the short run. The reversed gradient of DANN and CDAN grows as slowly as published, so that it
-# stays below 0.15; in proportion to the run (a tenth of it, the rule of the DANN paper) the source itself is unlearned.
+# CAN clusters ten times in the short run. The reversed gradient of DANN and CDAN grows as slowly as published and stays
+# below 0.15; in proportion to the run (a tenth of it, the rule of the DANN paper) the source itself is unlearned.
 CLUSTERED, QUICK = {"iters_per_epoch": 30}, {"ramp": 30}
 WITH_SOURCE = tuple(
     Row(f"{label} (source data)", method, "pretrained", "uda", tag=tag, config=UDA | more)
