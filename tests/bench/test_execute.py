@@ -168,6 +168,13 @@ def test_online_rows_of_a_column_share_the_source_predictions(
     assert len(executor.latest) == 2
 
 
+def test_a_source_model_answers_a_stream_in_one_pass(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("dept.bench.execute.play")
+    online = cell(executor, "DePT, online")
+    result = executor.run(replace(online, method="source", protocol=online.protocol | {"preset": None}))
+    assert result["gain"] == 0.0 and len(result["predictions"]["after"]) == 21
+
+
 def test_a_cell_of_other_weights_is_refused(executor: Executor) -> None:
     strange = cell(executor, "Tent")
     strange = replace(strange, protocol=strange.protocol | {"source": "0123456789ab"})

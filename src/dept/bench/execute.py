@@ -203,7 +203,7 @@ class Executor:
         sha = fingerprint(model)
         before = self._before(cell, model, scenario, views)
         method = kind(model, config, seed=cell.seed, stats=tensors)  # after: a method says what is frozen
-        after = play(method, scenario, views, self.runtime)
+        after = before if kind is NoAdaptation else play(method, scenario, views, self.runtime)
         images = joined(scenario)
         record = protocol(
             model,
