@@ -41,6 +41,8 @@ def main() -> None:
     print(f"| {len(found)} adaptations | gained accuracy | lost accuracy |\n|---|---:|---:|")
     for sign in SIGNS:
         print(f"| {sign} | {counts[sign, True]} | {counts[sign, False]} |")
+    gained, lost = (sum(counts[sign, good] for sign in SIGNS[2:]) for good in (True, False))
+    print(f"\nWarned of were {counts[SIGNS[2], False]} of {lost} losses, and {counts[SIGNS[2], True]} of {gained} gains.")
 
 
 if __name__ == "__main__":
