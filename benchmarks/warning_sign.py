@@ -41,8 +41,10 @@ def main() -> None:
     print(f"| {len(found)} adaptations | gained accuracy | lost accuracy |\n|---|---:|---:|")
     for sign in SIGNS:
         print(f"| {sign} | {counts[sign, True]} | {counts[sign, False]} |")
-    gained, lost = (sum(counts[sign, good] for sign in SIGNS[2:]) for good in (True, False))
-    print(f"\nWarned of were {counts[SIGNS[2], False]} of {lost} losses, and {counts[SIGNS[2], True]} of {gained} gains.")
+    losses, gains = (
+        f"{counts['warned', good]} of {sum(good == (r['gain'] > 0) for r in found)}" for good in (False, True)
+    )
+    print(f"\nWarned of were {losses} losses, and {gains} gains.")
 
 
 if __name__ == "__main__":
