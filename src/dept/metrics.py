@@ -87,6 +87,12 @@ def interval_of_means(
     return float(low), float(high)
 
 
+def averaged_interval(by_seed: Sequence[Sequence[np.ndarray]]) -> tuple[float, float]:
+    """`interval_of_means` of every seed's gains, ends averaged: seeds may meet the images in different orders."""
+    ends = np.mean([interval_of_means(gains) for gains in by_seed], axis=0)
+    return float(ends[0]), float(ends[1])
+
+
 def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
     # A resample only changes how often each distinct value is drawn.
     distinct, counts = np.unique(values, return_counts=True)

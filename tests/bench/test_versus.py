@@ -79,3 +79,5 @@ def test_the_command_on_committed_results(capsys: pytest.CaptureFixture[str]) ->
     assert "DePT-G against" in printed and "0, 1, 2" in printed and "+12." in printed
     assert bench_versus.run(["digits", "DePT-G", "Tent", "--results", results, "--format", "markdown"]) == 0
     assert "| Tent | +12." in capsys.readouterr().out
+    with pytest.raises(UsageError, match="at least one other row"):
+        bench_versus.run(["digits", "DePT-G"])

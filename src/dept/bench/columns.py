@@ -14,7 +14,7 @@ from dept.bench.found import Choice, Found, chosen
 from dept.bench.marks import Notes, marks_of
 from dept.bench.paper import paper_number
 from dept.bench.suite import Row, Suite
-from dept.metrics import interval_of_means, paired_interval
+from dept.metrics import averaged_interval, paired_interval
 
 WHOLE = "whole stream"
 
@@ -228,8 +228,7 @@ def _mean_interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
     if any(cell.entry.interval is None for cell in cells):
         return None
     seeds = set.intersection(*(set(cell.gains) for cell in cells))
-    ends = [interval_of_means([cell.gains[seed] for cell in cells]) for seed in sorted(seeds)]
-    return (statistics.mean(low for low, _ in ends), statistics.mean(high for _, high in ends)) if ends else None
+    return averaged_interval([[cell.gains[seed] for cell in cells] for seed in sorted(seeds)]) if seeds else None
 
 
 def _paper(suite: Suite, row: Row, shift: str) -> float | None:

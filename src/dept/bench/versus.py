@@ -1,7 +1,7 @@
 """Is one row of a suite better than another? Paired over images, for the seeds that both have.
 
-Both rows answered the same images in the same order, so an image counts by how much more often the one was right on it
-than the other (over the seeds); a bootstrap over the images of each shift gives the interval of the difference.
+With one seed both rows answered the same images in the same order: a bootstrap over the images of each shift gives the
+interval of the difference. Ends are averaged over seeds, as in tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dept.bench.found import Found, chosen
 from dept.bench.protocol import sentence
 from dept.bench.suite import Row, Suite
 from dept.errors import UsageError
-from dept.metrics import interval_of_means
+from dept.metrics import averaged_interval
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def versus(suite: Suite, ours: str, theirs: str, cells: Sequence[Mapping[str, An
 
 def _compared(column: str, seeds: tuple[int, ...], right: Sequence[np.ndarray]) -> Versus:
     """From the hits (seeds, 2, images) of each shift."""
-    gains = [100.0 * (hit[:, 0] - hit[:, 1]).mean(axis=0) for hit in right]
+    gains = [[100.0 * (hit[seed, 0] - hit[seed, 1]) for hit in right] for seed in range(len(seeds))]
     ours, theirs = (100.0 * float(np.mean([hit[:, side].mean() for hit in right])) for side in (0, 1))
-    return Versus(column, seeds, ours, theirs, interval_of_means(gains))
+    return Versus(column, seeds, ours, theirs, averaged_interval(gains))
 
 
 def _row(suite: Suite, label: str) -> Row:

@@ -15,6 +15,7 @@ from dept.bench.render import pipe_table
 from dept.bench.versus import Versus, versus
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
+from dept.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Files:
 def run(argv: list[str]) -> int:
     """Print the paired differences."""
     files: Files = parse("bench versus", "Is one row of a suite better than others?", argv, files=Files).files
+    if not files.b:
+        raise UsageError(f"What is {files.a!r} to be compared with? Give the label of at least one other row.")
     whole = suites.get(files.suite)
     suite, cells = whole.chosen(shifts=files.shifts), suite_cells(whole, files.results)
     found = {other: versus(suite, files.a, other, cells) for other in files.b}
