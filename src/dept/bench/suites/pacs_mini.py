@@ -26,9 +26,15 @@ def source(stages: int, **changes: Any) -> Source:
     return Source(ARCH, stages, **settings)
 
 
+MODELS = {name: source(stages) for name, stages in STAGES.items()} | {
+    "rotation": source(0, config=TRAINING | {"aux": "rotation"}),
+    "pretrained": source(0, config=None),
+}
+
+
 def borrowed(*names: str) -> dict[str, Source]:
     """Source models of this suite for another one."""
-    return {name: source(STAGES[name], home="pacs-mini") for name in names}
+    return {name: replace(MODELS[name], home="pacs-mini") for name in names}
 
 
 ONLINE = {"batch": BATCH}
@@ -127,11 +133,7 @@ SUITE = Suite(
     title="PACS photo -> art_painting, cartoon, sketch; ViT-Ti/16 at 128 px",
     data="pacs",
     shifts=("photo->art_painting", "photo->cartoon", "photo->sketch"),
-    sources={name: source(stages) for name, stages in STAGES.items()}
-    | {
-        "rotation": source(0, config=TRAINING | {"aux": "rotation"}),
-        "pretrained": source(0, config=None),
-    },
+    sources=MODELS,
     rows=(*SOURCES, *map(at_chosen, OFFLINE + STREAMED), *WITH_SOURCE),
     seeds=(0, 1),
     most=1000,

@@ -38,7 +38,7 @@ def at_rate(row: Row, factor: float) -> Row:
     )
 
 
-SOURCES = borrowed("plain", "G")
+SOURCES = borrowed("plain", "G", "rotation")
 ALL = (row for row in OFFLINE + STREAMED if row.source in SOURCES and row.tag not in ("-lean", "-stages", "-recentred"))
 SEARCHED = tuple(row for row in ALL if published(row) > 0)  # NEO has no rate
 
