@@ -76,6 +76,10 @@ def test_file_round_trip_and_refusals(sharp: Model, source_images: Path, tmp_pat
     with pytest.raises(DataError, match=r"made for 3 classes and 2 x 3 prompts"):
         load_stats(path, sharp.with_prompts(4, 2))
     with torch.no_grad():
+        sharp.head.bias.add_(1)
+    with pytest.raises(DataError, match="another head"):
+        load_stats(path, sharp)
+    with torch.no_grad():
         sharp.backbone.norm.bias.add_(1)
     with pytest.raises(DataError, match="another backbone"):
         load_stats(path, sharp)

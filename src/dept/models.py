@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,13 @@ def build_empty(
 
 def fingerprint(model: PromptedViT) -> str:
     """sha256 over names, shapes and bytes of the backbone's tensors."""
+    return tensors_hash(model.backbone.state_dict())
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.backbone.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()

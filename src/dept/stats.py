@@ -26,7 +26,7 @@ from dept.engine import Runtime, TestPasses
 from dept.errors import DataError
 from dept.files import adapter_meta, read_tensors, write_tensors
 from dept.methods.base import Batch
-from dept.models import Model, fingerprint
+from dept.models import Model, fingerprint, tensors_hash
 from dept.runs import list_hash
 
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
@@ -53,6 +53,7 @@ def compute_stats(
         model,
         kind="stats",
         backbone_sha256=fingerprint(model),
+        head_sha256=_head_hash(model),
         images=len(images),
         list_sha256=list_hash(images),
         fisher_images=len(drawn),
@@ -112,7 +113,7 @@ def save_stats(tensors: dict[str, Tensor], meta: dict[str, Any], path: str | Pat
 
 
 def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
-    """Statistics for this model, on its device; those of another backbone or other classes are refused."""
+    """Statistics for this model, on its device; those of another backbone or head are refused."""
     tensors, meta = read_tensors(path, "stats")
     ours = fingerprint(model)
     if meta["backbone_sha256"] != ours:
@@ -126,4 +127,14 @@ def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
             f"{path} was made for {theirs[0]} classes and {meta['stages']} x {meta['prompts']} prompts; this model has "
             f"{expected[0]} and {model.stages} x {model.prompts_per_stage}. Make them anew with `dept stats`."
         )
+    if meta.get("head_sha256", own := _head_hash(model)) != own:  # older files do not say
+        raise DataError(
+            f"{path} holds the statistics of a model with the same backbone but another head. "
+            "Make them with `dept stats` from the model file that is adapted."
+        )
     return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
+
+
+def _head_hash(model: PromptedViT) -> str:
+    """Two models over one frozen backbone differ here; Fisher weights depend on it."""
+    return tensors_hash(model.head.state_dict())
