@@ -4,7 +4,8 @@ hypothesis transfer and labeling transfer", TPAMI 2021.
 After SHOT, the target is split: in every predicted class the most confident images count as labelled by their
 prediction, the others as unlabelled, and MixMatch trains encoder and head on both. One run does both steps.
 Simplified: SHOT's first step is taken without the rotation task; labelled and unlabelled images come in the
-proportion of the split, from one shuffled batch, instead of two loaders of equal batches; no second network.
+proportion of the split, from one shuffled batch, instead of two loaders of equal batches; no second network; the second
+step goes on with the source head (released: a new one, over 100 epochs).
 Cost: as SHOT, then about three forwards and one and a half backwards per batch. Fails when: SHOT's confident
 predictions are wrong: they become labels. A run of one epoch never gets to the second step.
 """
