@@ -12,7 +12,7 @@ from dept.files import load_model
 from dept.models import Model
 from dept.stats import compute_stats, save_stats
 from dept.training import TrainRun, train
-from support import PROJECTION, tiny_model, write_labelled, write_unlabelled
+from support import PROJECTION, spread_predictions, tiny_model, write_labelled, write_unlabelled
 
 torch.set_num_threads(1)
 
@@ -67,7 +67,7 @@ def source_model(source_run: TrainRun) -> Model:
 
 @pytest.fixture(scope="session")
 def stats_file(source_run: TrainRun, source_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Source statistics of the tiny source model, for the methods that compare with them."""
+    """Source statistics of the tiny source model with spread predictions, for the methods that compare with them."""
     images = find_labelled(source_images)
-    tensors, meta = compute_stats(load_model(source_run.file), images, Runtime())
+    tensors, meta = compute_stats(spread_predictions(load_model(source_run.file)), images, Runtime())
     return save_stats(tensors, meta, tmp_path_factory.mktemp("stats") / "stats.safetensors")
