@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,13 @@ import torch
 
 import dept.adapting as adapting
 from dept.adapting import AdaptOptions, AdaptRun, adapt, describe, label_free, make_config
-from dept.data.folder import ImageSet, find_labelled
-from dept.errors import DataError, UsageError
+from dept.data.folder import ImageSet, find_images, find_labelled
+from dept.errors import DataError, Interrupted, UsageError
 from dept.files import load, load_adapter, load_model, read_meta, read_tensors
 from dept.inference import evaluate
 from dept.methods.dept import DePT
 from dept.methods.tent import Tent
 from dept.models import fingerprint
-from dept.runs import Interrupted
 from dept.training import TrainRun
 from support import PROJECTION, StopAfter, events, same_bits, tiny_model, tiny_resnet, write_labelled
 
@@ -146,7 +146,8 @@ def test_without_score_nothing_about_accuracy_is_said(
 
 
 def test_ratio_takes_a_share_and_more_epochs(source_run: TrainRun, target_labelled: Path, tmp_path: Path) -> None:
-    run = adapt(source_run.file, target_labelled, out=tmp_path / "run", ratio=0.5, score_on=target_labelled, **TINY)
+    share = {"ratio": 0.5, "subset": "stratified"}
+    run = adapt(source_run.file, target_labelled, out=tmp_path / "run", score_on=target_labelled, **share, **TINY)
     assert run.result["images"] == 6 and run.result["before"]["n"] == 12  # scored on all
     protocol = run.result["protocol"]
     assert (protocol["ratio"], protocol["subset"]) == (0.5, "stratified")
@@ -154,16 +155,16 @@ def test_ratio_takes_a_share_and_more_epochs(source_run: TrainRun, target_labell
     assert sum(e["event"] == "step" for e in events(run.folder)) == 4 * 2
 
 
-def test_uniform_ratio_needs_no_labels(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
-    run = adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.3, subset="uniform", max_iters=1, **TINY)
-    assert run.result["images"] == 3
+def test_a_ratio_needs_no_labels(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.3, max_iters=1, **TINY)
+    assert run.result["images"] == 3 and run.result["protocol"]["subset"] == "uniform"
 
 
 def test_stratified_ratio_of_an_unlabelled_folder_is_a_data_error(
     source_run: TrainRun, target_images: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="classes of"):
-        adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.5, **TINY)
+        adapt(source_run.file, target_images, out=tmp_path / "run", ratio=0.5, subset="stratified", **TINY)
 
 
 # ---- stopping and resuming ----
@@ -266,8 +267,31 @@ def test_an_occupied_folder_is_refused_or_overwritten(
         adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match="nothing to resume"):
         adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)
+    with pytest.raises(ValueError, match="has none: write them with `dept stats"):
+        adapt(source_run.file, target_images, out=out, method="cfa", overwrite=True)
+    assert (out / "result.json").exists(), "a run that cannot start has replaced nothing"
     adapt(source_run.file, target_images, out=out, max_iters=1, overwrite=True, **TINY)
     assert sum(e["event"] == "step" for e in events(out)) == 1
+
+
+def test_scored_images_must_have_the_models_classes(
+    source_run: TrainRun, target_labelled: Path, tmp_path: Path
+) -> None:
+    """A set found without the model's order of classes would be scored against the wrong ones."""
+    shutil.copytree(target_labelled / "red", tmp_path / "some" / "red")
+    for images in (find_labelled(tmp_path / "some"), find_images(tmp_path / "some")):
+        with pytest.raises(DataError, match=r"the model's classes \[blue, green, red\]; they have"):
+            adapt(source_run.file, tmp_path / "some", out=tmp_path / "run", score_on=images, **TINY)
+        with pytest.raises(DataError, match="must be labelled with the model's classes"):
+            evaluate(load_model(source_run.file), images)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"epochs": 0}, {"max_iters": -1}, {"steps_per_batch": 0}])
+def test_numbers_of_nothing_are_refused(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, wrong: dict[str, int]
+) -> None:
+    with pytest.raises(ValueError, match=f"--{next(iter(wrong)).replace('_', '-')} must be at least"):
+        adapt(source_run.file, target_images, out=tmp_path / "run", **TINY | wrong)
 
 
 # ---- methods, settings, models ----

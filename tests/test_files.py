@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 import dept.files as files
 from dept.core.adapter import Adapter
+from dept.core.select import select
 from dept.errors import DataError
 from dept.files import (
     adapter_meta,
@@ -21,6 +22,7 @@ from dept.files import (
     load_model,
     read_meta,
     read_tensors,
+    rest_hash,
     save_adapter,
     save_model,
     write_atomic,
@@ -159,6 +161,26 @@ def test_another_backbone_is_refused_with_both_fingerprints(saved: tuple[Path, P
     with pytest.raises(DataError, match="another backbone") as error:
         load_adapter(saved[1], other)
     assert theirs[:16] in str(error.value) and ours[:16] in str(error.value)
+
+
+def test_another_head_or_prompts_over_the_same_backbone_are_refused(tmp_path: Path) -> None:
+    """An adapter of norm layers belongs to the head and prompts it was made with; one that brings its own does not."""
+    model = tiny_model()
+    norms, whole = Adapter.of(model, select(model, "norm")), adapter_of(model)
+    for name, adapter in (("norms", norms), ("whole", whole)):
+        rest = rest_hash(model, adapter.tensors)
+        adapter.meta = adapter_meta(model, backbone_sha256=fingerprint(model), rest_sha256=rest)
+        save_adapter(adapter, tmp_path / name)
+    load_adapter(tmp_path / "norms", model)
+    for tensor in (model.head.bias, model.prompts):
+        assert tensor is not None
+        with torch.no_grad():
+            tensor += 1
+        with pytest.raises(DataError, match="same backbone, but another head or other prompts"):
+            load_adapter(tmp_path / "norms", model)
+        load_adapter(tmp_path / "whole", model)
+        with torch.no_grad():
+            tensor -= 1
 
 
 def test_other_classes_are_refused_with_both_lists(saved: tuple[Path, Path]) -> None:

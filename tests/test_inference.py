@@ -11,8 +11,10 @@ import dept
 from dept.data.folder import decode, find_images, find_labelled
 from dept.data.loader import Views, batches, ordered_keys
 from dept.engine import Runtime
+from dept.errors import UsageError
 from dept.inference import as_row, class_probabilities, evaluate, predict
 from dept.models import Model
+from dept.streaming import stream
 
 
 def test_the_public_names_exist() -> None:
@@ -54,6 +56,27 @@ def test_grey_arrays_and_palettes(source_model: Model) -> None:
     two = predict(source_model, np.stack([grey] * 3, axis=2), device="cpu")[0]
     three = predict(source_model, Image.fromarray(grey).convert("P"), device="cpu")[0]
     assert one.confidence == pytest.approx(two.confidence, abs=1e-6) == pytest.approx(three.confidence, abs=1e-6)
+
+
+def test_an_opened_file_is_read_like_its_path(source_model: Model, tmp_path: Path) -> None:
+    """Turned by its EXIF data, and with 16 bits: Pillow's own conversion does neither."""
+    shades = np.tile(np.arange(0, 65_536, 2048, dtype=np.uint16), (48, 1))
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.fromarray((shades // 257).astype(np.uint8)).save(tmp_path / "turned.png", exif=exif)
+    Image.fromarray(shades).save(tmp_path / "deep.png")
+    for path in (tmp_path / "turned.png", tmp_path / "deep.png"):
+        with Image.open(path) as image:
+            opened = predict(source_model, image, device="cpu")[0]
+            streamed = next(stream(source_model, [[image]], method="source", device="cpu"))[0]
+        expected = predict(source_model, path, device="cpu")[0]
+        assert opened.confidence == pytest.approx(expected.confidence, abs=1e-6)
+        assert float(streamed.softmax(dim=-1).max()) == pytest.approx(expected.confidence, abs=1e-6)
+
+
+def test_topk_of_nothing(source_model: Model, target_images: Path) -> None:
+    with pytest.raises(UsageError, match="--topk must be at least 1"):
+        predict(source_model, target_images, topk=0)
 
 
 def test_features_on_request(source_model: Model, target_images: Path) -> None:

@@ -17,11 +17,10 @@ from dept.core.losses import cross_entropy
 from dept.data.folder import find_labelled
 from dept.data.sources import find_sources
 from dept.engine import LabelledBatch, Runtime
-from dept.errors import DataError, UsageError
+from dept.errors import DataError, Interrupted, UsageError
 from dept.files import load, load_model, read_meta, read_tensors, save_model
 from dept.models import Model
 from dept.multisource import MultiSourceTraining, image_signature, join, weigh_domains
-from dept.runs import Interrupted
 from dept.source_training import SourceTraining
 from dept.streaming import open_stream
 from dept.training import TrainRun, train

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from pathlib import Path
@@ -11,16 +12,16 @@ import torch
 
 from dept.data.folder import ImageSet
 from dept.engine import Event
-from dept.errors import DataError, UsageError
+from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import read_meta
 from dept.methods.base import Progress
 from dept.methods.tent import Tent
-from dept.runs import Checkpoints, Interrupted, RunFolder, list_hash, resolve_device, stop_signal
+from dept.runs import Checkpoints, RunFolder, kept, list_hash, resolve_device, stop_signal
 from support import events, random_batch, same_bits, tiny_config, tiny_model
 
 
 def folder(path: Path, **kwargs: Any) -> RunFolder:
-    return RunFolder(path, **{"resume": False, "overwrite": False, **kwargs})
+    return RunFolder(path, "adapter.safetensors", **{"resume": False, "overwrite": False, **kwargs})
 
 
 def test_events_are_appended_and_heard(tmp_path: Path) -> None:
@@ -33,13 +34,18 @@ def test_events_are_appended_and_heard(tmp_path: Path) -> None:
     assert log[1]["terms"] == {"loss": 1.234568} and (log[1]["step"], log[1]["total"], log[1]["lr"]) == (0, 3, 0.5)
 
 
-@pytest.mark.parametrize("name", ["config.json", "events.jsonl", "result.json", "resume.safetensors"])
+TRACES = ["config.json", "events.jsonl", "result.json", "resume.safetensors", "adapter.safetensors", "report.html"]
+
+
+@pytest.mark.parametrize("name", TRACES)
 def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match=rf"already holds a run \({name}\)"):
         folder(tmp_path)
-    folder(tmp_path, overwrite=True)
-    assert not (tmp_path / name).exists()
+    run = folder(tmp_path, overwrite=True)
+    assert (tmp_path / name).exists(), "nothing is lost before the run is known to be possible"
+    run.configure({"a": 1})
+    assert (tmp_path / name).exists() == (name == "config.json")
 
 
 def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:
@@ -100,6 +106,14 @@ def test_checkpoints_come_about_once_a_minute_and_never_at_the_end(monkeypatch: 
     assert [due(30), due(61), due(90), due(122), due(300, step=9)] == [False, True, False, True, False]
 
 
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    run, saved = folder(tmp_path), list[int]()
+    steps = [Event(Progress(n, 3, 0), {"loss": loss}, 0.1, False) for n, loss in enumerate((1.0, float("nan"), 1.0))]
+    with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower --lr"):
+        list(kept(steps, run, saved.append))
+    assert [event["step"] for event in events(run.path)] == [0] and not saved
+
+
 def test_first_ctrl_c_is_a_flag_the_second_kills() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), stop_signal() as stopped:
@@ -135,6 +149,16 @@ def test_list_hash_depends_on_names_and_order_not_on_the_place(tmp_path: Path) -
 
     assert list_hash(images("/a", "x.png", "y/z.png")) == list_hash(images("/b/c", "x.png", "y/z.png"))
     assert list_hash(images("/a", "x.png", "y.png")) != list_hash(images("/a", "y.png", "x.png"))
+
+
+def test_names_that_are_no_text_have_a_hash() -> None:
+    assert len(list_hash(ImageSet(Path("a"), (Path(os.fsdecode(b"a/\xff.png")),)))) == 64
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "mps:", "xpu"])
+def test_a_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(UsageError, match=rf"no device '{device}' here.*cpu"):
+        resolve_device(device)
 
 
 def test_device() -> None:

@@ -13,14 +13,24 @@ from dept.adapting import adapt
 from dept.data.folder import find_labelled
 from dept.data.subsets import split
 from dept.engine import LabelledBatch
-from dept.errors import DataError, UsageError
+from dept.errors import DataError, Interrupted, UsageError
 from dept.files import load_model, read_tensors
 from dept.inference import evaluate
 from dept.methods.base import Progress
 from dept.models import Model, fingerprint
-from dept.runs import Interrupted
 from dept.training import SourceTraining, TrainRun, train
-from support import PROJECTION, StopAfter, events, moved, same_bits, state_of, tiny_config, tiny_model, tiny_resnet
+from support import (
+    PROJECTION,
+    StopAfter,
+    events,
+    moved,
+    same_bits,
+    state_of,
+    tiny_config,
+    tiny_model,
+    tiny_resnet,
+    write_labelled,
+)
 
 TINY: dict[str, Any] = {"batch": 8, "epochs": 2, "lr": 5e-3, "device": "cpu", **PROJECTION}
 
@@ -252,6 +262,29 @@ def test_refusals(source_images: Path, target_labelled: Path, tmp_path: Path) ->
         train(other, source_images, out=tmp_path / "run", **TINY)
     with pytest.raises(UsageError, match="has no setting 'colour'"):
         train(tiny_model(), source_images, out=tmp_path / "run", colour=1, **TINY)
+    write_labelled(tmp_path / "photos" / "deep", 2)
+    with pytest.raises(DataError, match="only one class, 'deep'"):
+        train(tiny_model(("deep",)), tmp_path / "photos", out=tmp_path / "run", **TINY)
+
+
+def test_dropout_is_drawn_from_the_seed_and_resumes_to_the_same_bits(
+    source_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stochastic depth draws from the global generator, whose state is nobody's business."""
+
+    def trained(name: str, **more: Any) -> TrainRun:
+        model = tiny_model(drop_path_rate=0.5).train()
+        torch.manual_seed(hash(name))
+        return train(model, source_images, out=tmp_path / name, **TINY, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dept.runs.stop_signal", StopAfter(3))
+        with pytest.raises(Interrupted):
+            trained("halves")
+    whole = model_bits(trained("whole"))
+    assert same_bits(whole, model_bits(trained("again"))) and same_bits(
+        whole, model_bits(trained("halves", resume=True))
+    )
 
 
 def test_the_rotation_task_leaves_a_head_that_ttt_uses(

@@ -13,13 +13,13 @@ from torch import Tensor
 from dept import methods
 from dept.core.adapter import Adapter, pick
 from dept.core.losses import entropy
-from dept.data.folder import ImageSet, decodable, find_images, find_labelled
+from dept.data.folder import ImageSet, decodable, find_images, find_labelled, labelled_as
 from dept.data.loader import Views
 from dept.data.subsets import fraction
 from dept.data.views import Augment
 from dept.engine import Runtime, TestPasses, collect, offline, planned_steps
 from dept.errors import UsageError
-from dept.files import adapter_meta, load_model, save_adapter
+from dept.files import adapter_meta, load_model, rest_hash, save_adapter
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import score
 from dept.models import Model, fingerprint
@@ -47,8 +47,8 @@ class AdaptOptions:
     """seed of order, views and fresh parameters"""
     ratio: float = 1.0
     """share of the target images that adaptation may use"""
-    subset: str = "stratified"
-    """how --ratio draws: stratified (the authors'; needs labels) or uniform"""
+    subset: Literal["uniform", "stratified"] = "uniform"
+    """how --ratio draws: from all images alike, or from each true class (the authors' way; needs labelled images)"""
     stages: int = 4
     """M of fresh prompts, for a model that has none"""
     prompts: int = 50
@@ -89,6 +89,8 @@ class AdaptRun:
     after: Tensor = field(repr=False)
     source: str = "MODEL"
     """the model file, if it was given as one"""
+    scored: ImageSet | None = field(default=None, repr=False)
+    """the images that were scored, without those that do not decode"""
 
     def __str__(self) -> str:
         return describe(self.result, self.folder, self.source)
@@ -135,7 +137,7 @@ def adapt(
     )
     source, notes = promptable(source, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
-    folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
+    folder = RunFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
     strength = augmentation or source.card.augment
     inputs = places(model=model, images=images, score=score_on)
@@ -172,10 +174,7 @@ def _images(
     images: str | Path | ImageSet, score_on: str | Path | ImageSet | None, model: Model, options: AdaptOptions
 ) -> tuple[ImageSet, ImageSet | None]:
     """The images to adapt on, without labels, and those to score on, with labels."""
-    scored = None
-    if score_on is not None:
-        given = score_on if isinstance(score_on, ImageSet) else find_labelled(score_on, model.classes)
-        scored = decodable(given)
+    scored = None if score_on is None else decodable(labelled_as(score_on, model.classes, "scored"))
     needs_labels = options.ratio < 1 and options.subset == "stratified"
     if isinstance(images, ImageSet):
         found = images
@@ -294,6 +293,7 @@ class _Job:
         adapter.meta = adapter_meta(
             self.model,
             backbone_sha256=self.sha,
+            rest_sha256=rest_hash(self.model, adapter.tensors),
             method=method.name,
             config=asdict(self.config),
             seed=self.options.seed,
@@ -302,14 +302,14 @@ class _Job:
             metrics={k: result[k]["top1"] for k in ("before", "after") if k in result},
             **self._domains(),
         )
-        path = save_adapter(adapter, folder.path / "adapter.safetensors", half=self.options.half)
+        path = save_adapter(adapter, folder.product, half=self.options.half)
         result["adapter_bytes"] = path.stat().st_size
         result["protocol"] = self.protocol
         result["environment"] = environment(self.runtime)
         folder.finish(result)
         folder.log("end")
         source = shown(self.inputs["model"]) if "model" in self.inputs else AdaptRun.source
-        return AdaptRun(folder.path, path, result, self.model, before, after, source)
+        return AdaptRun(folder.path, path, result, self.model, before, after, source, self.scored)
 
 
 def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -116,7 +117,8 @@ def offline(
         progress = Progress(step, total, step // per_epoch)
         batch = _labelled(made, index, images, runtime) if labelled else Batch(made, index)
         method.at(progress)
-        terms = method.step(batch)
+        with training_noise(views.seed, step, runtime.device):
+            terms = method.step(batch)
         epoch_end = (step + 1) % per_epoch == 0
         if epoch_end and step + 1 < total:
             method.refresh(passes, progress.epoch)
@@ -151,6 +153,14 @@ def online(
         logits, terms = method.observe(made[0], Batch(made[1:] or made, index))
         lr = method.optimizer.param_groups[0]["lr"] if method.optimizer else 0.0
         yield Observed(index, logits.detach(), Event(method.progress, terms, lr, step + 1 == len(keys)))
+
+
+@contextmanager
+def training_noise(seed: int, step: int, device: str) -> Iterator[None]:
+    """Dropout and stochastic depth, which draw from the global generator, are a function of seed and step inside."""
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+        torch.manual_seed(seed * 1_000_003 + step)
+        yield
 
 
 def _labelled(made: tuple[Tensor, ...], index: Tensor, images: ImageSet, runtime: Runtime) -> LabelledBatch:

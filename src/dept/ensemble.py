@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.data.folder import ImageSet, decodable, find_labelled
+from dept.data.folder import ImageSet, decodable, labelled_as
 from dept.engine import Runtime
 from dept.inference import class_probabilities
 from dept.metrics import score
@@ -44,9 +44,9 @@ def evaluate_ensemble(
     classes = models[0].classes
     if any(model.classes != classes for model in models):
         raise ValueError("The models of an ensemble must have the same classes in the same order.")
-    found = images if isinstance(images, ImageSet) else decodable(find_labelled(images, classes))
-    if found.labels is None:
-        raise ValueError(f"The images of {found.root} have no labels to score against.")
+    found = labelled_as(images, classes, "scored")
+    if not isinstance(images, ImageSet):
+        found = decodable(found)
     runtime = Runtime(resolve_device(device), workers, batch)
     members = [class_probabilities(model, found, runtime) for model in models]
     return score(mean_probabilities(members), torch.tensor(found.labels), classes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class DeptError(Exception):
     """Something went wrong that a sentence can explain."""
@@ -19,6 +21,16 @@ class DataError(DeptError):
     """The images, labels or files are not what is needed."""
 
     exit_code = 3
+
+
+class Interrupted(DeptError):
+    """The run was stopped by the user after a whole step; its state is saved."""
+
+    exit_code = 130
+
+    def __init__(self, step: int, folder: Path) -> None:
+        super().__init__(f"stopped after step {step}; everything is saved in {folder}.")
+        self.step, self.folder = step, folder
 
 
 def missing_extra(package: str, extra: str) -> UsageError:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dept._version import __version__
-from dept.core.adapter import Adapter
+from dept.core.adapter import Adapter, pick
 from dept.core.domains import is_mean
 from dept.core.projection import projection_sizes
+from dept.core.select import select
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError
-from dept.models import Card, Model, build_empty, fingerprint
+from dept.models import Card, Model, build_empty, fingerprint, tensors_hash
 
 FORMAT = 1
 _SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
@@ -168,6 +169,12 @@ def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:
     return meta
 
 
+def rest_hash(model: Model, adapted: Iterable[str]) -> str:
+    """sha256 of the head and prompts that an adapter does not hold: two models over one backbone differ in them."""
+    rest = set(select(model, "head", "prompts")) - set(adapted)
+    return tensors_hash(pick(model, rest))
+
+
 def save_adapter(adapter: Adapter, path: str | Path, *, half: bool = False) -> Path:
     """Write an adapter with its metadata (see `adapter_meta`); `half` stores the tensors in fp16."""
     tensors = {n: t.half() if half and t.is_floating_point() else t for n, t in adapter.tensors.items()}
@@ -176,7 +183,8 @@ def save_adapter(adapter: Adapter, path: str | Path, *, half: bool = False) -> P
 
 
 def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None = None) -> Adapter:
-    """Read an adapter for this model; another backbone, class list or shape is refused with both shown.
+    """Read an adapter for this model; another backbone or class list is refused, and so is another head or other
+    prompts where the adapter does not bring them.
 
     Args:
         backbone_sha256: fingerprint of the model's backbone, if the caller knows it already.
@@ -191,6 +199,11 @@ def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None 
     if meta["classes_sha256"] != _classes_hash(model.classes):
         theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
         raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
+    if meta.get("rest_sha256", own := rest_hash(model, tensors)) != own:
+        raise DataError(
+            f"{path} was made for a model with the same backbone, but another head or other prompts. "
+            "Use the model file it was adapted from."
+        )
     return Adapter({n: t.float() if t.dtype == torch.half else t for n, t in tensors.items()}, meta)
 
 

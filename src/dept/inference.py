@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dept.data.folder import ImageSet, decodable, find_images, find_labelled
+from dept.data.folder import ImageSet, decodable, find_images, labelled_as, upright
 from dept.data.loader import Views, normalised
 from dept.data.views import test_view
 from dept.engine import Runtime, TestPasses
+from dept.errors import UsageError
 from dept.metrics import score
 from dept.models import Model
 from dept.runs import resolve_device
@@ -46,6 +47,8 @@ def predict(
 
     Files that do not decode are left out; `find_images` and `decodable` tell which.
     """
+    if topk < 1:
+        raise UsageError(f"--topk must be at least 1, found {topk}.")
     runtime = Runtime(resolve_device(device), workers, batch)
     if isinstance(images, (Image.Image, np.ndarray)):
         return _predictions(model, [""], [_single(model, images, runtime)], topk, features)
@@ -63,8 +66,9 @@ def evaluate(
     batch: int = 64,
 ) -> dict[str, Any]:
     """top1, mean_per_class, per_class, nll, ece and ci95 on labelled images (fractions)."""
-    found = images if isinstance(images, ImageSet) else decodable(find_labelled(images, model.classes))
-    assert found.labels is not None
+    found = labelled_as(images, model.classes, "scored")
+    if not isinstance(images, ImageSet):
+        found = decodable(found)
     runtime = Runtime(resolve_device(device), workers, batch)
     probabilities = class_probabilities(model, found, runtime)
     return score(probabilities, torch.tensor(found.labels), model.classes)
@@ -99,7 +103,7 @@ def _predictions(
 def _single(model: Model, image: Image.Image | np.ndarray[Any, Any], runtime: Runtime) -> Tensor:
     pre = model.card.preprocess
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    view = np.asarray(test_view(picture.convert("L" if pre.channels == 1 else "RGB"), pre))
+    view = np.asarray(test_view(upright(picture, pre.channels), pre))
     pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels)
     return normalised(pixels.to(runtime.device), pre)
 

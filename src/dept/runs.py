@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import platform
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from dept._version import __version__
 from dept.data.folder import ImageSet
 from dept.data.views import Augment
 from dept.engine import Event, Runtime
-from dept.errors import DataError, UsageError
+from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import FORMAT, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import BaseConfig, Method
 from dept.models import Model
@@ -34,23 +36,21 @@ def silent(event: dict[str, Any]) -> None:
     """The listener of those who do not listen."""
 
 
-@dataclass(eq=False)  # not frozen: Python sets __traceback__ while the exception passes a context manager
-class Interrupted(Exception):
-    """The run was stopped by the user after a whole step; its state is saved."""
-
-    step: int
-    folder: Path
-
-
 class RunFolder:
-    """Files of one run. Refuses a folder that already holds a run unless told to resume or overwrite it."""
+    """Files of one run. Refuses a folder that already holds a run unless told to resume or overwrite it.
 
-    def __init__(self, path: str | Path, *, resume: bool, overwrite: bool, listener: Listener = silent) -> None:
-        self.path = Path(path)
+    Args:
+        product: the file that the run is made for.
+    """
+
+    def __init__(
+        self, path: str | Path, product: str, *, resume: bool, overwrite: bool, listener: Listener = silent
+    ) -> None:
+        self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
         self.resume = resume and self.resume_file.exists()
-        known = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
-        held = [name for name in known if (self.path / name).exists()]
+        self.known = (product, "config.json", "events.jsonl", "result.json", "resume.safetensors", "report.html")
+        held = [name for name in self.known if (self.path / name).exists()]
         if resume and not self.resume_file.exists():
             raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
         if held and not (resume or overwrite):
@@ -58,9 +58,6 @@ class RunFolder:
                 f"{self.path} already holds a run ({', '.join(held)}). Go on with it by --resume, replace it by "
                 "--overwrite, or choose another --out."
             )
-        if overwrite and not self.resume:
-            for name in held:
-                (self.path / name).unlink()
         self.path.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -69,7 +66,10 @@ class RunFolder:
         return self.path / "resume.safetensors"
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers)."""
+        """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers).
+
+        The run is known to be possible by now: what --overwrite replaces is removed here, and not before.
+        """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
@@ -80,6 +80,9 @@ class RunFolder:
                     f"{self.path} was started with other settings ({', '.join(changed)} differ); resume with the "
                     "same command, or start anew with --overwrite."
                 )
+        if not self.resume:
+            for name in self.known:
+                (self.path / name).unlink(missing_ok=True)
         write_json(file, plain)
 
     def log(self, kind: str, **values: Any) -> None:
@@ -125,10 +128,6 @@ class RunFolder:
         write_json(self.path / "result.json", result)
         self.resume_file.unlink(missing_ok=True)
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a further text file of the run."""
-        write_atomic(self.path / name, text.encode())
-
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:
     """What a result depends on: not the number of processes that make the views."""
@@ -170,6 +169,7 @@ def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]
     checkpoints = Checkpoints()
     with stop_signal() as stopped:
         for event in events:
+            _check_finite(event)
             folder.log_step(event)
             yield event
             stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
@@ -177,6 +177,16 @@ def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]
                 save(event.progress.step + 1)
             if stopping and not event.last:
                 raise Interrupted(event.progress.step + 1, folder.path)
+
+
+def _check_finite(event: Event) -> None:
+    """A loss that is no number has ruined the tensors; the last saved state is older and stays."""
+    bad = [name for name, value in event.terms.items() if not math.isfinite(value)]
+    if bad:
+        raise DeptError(
+            f"The loss became {event.terms[bad[0]]} at step {event.progress.step} ({', '.join(bad)}). "
+            "Lower --lr and start anew with --overwrite."
+        )
 
 
 @contextmanager
@@ -240,7 +250,7 @@ def shown(path: str | Path) -> str:
 
 def list_hash(images: ImageSet) -> str:
     """sha256 of the relative paths in order."""
-    return hashlib.sha256("\n".join(images.names()).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("\n".join(images.names()))).hexdigest()
 
 
 def environment(runtime: Runtime) -> dict[str, Any]:
@@ -256,9 +266,12 @@ def environment(runtime: Runtime) -> dict[str, Any]:
 
 
 def resolve_device(device: str) -> str:
-    """`auto`: CUDA if there is one, else Apple's MPS, else the CPU."""
-    if device != "auto":
-        return device
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    """`auto`: CUDA if there is one, else Apple's MPS, else the CPU. A device that is not there is refused."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return next(name for name, available in there.items() if available)
+    kind, _, number = device.partition(":")
+    if not there.get(kind) or (number and not number.isdigit()):
+        here = ", ".join(name for name, available in there.items() if available)
+        raise UsageError(f"There is no device {device!r} here; --device takes auto or one of: {here}.")
+    return device

@@ -36,6 +36,8 @@ class SourceTraining(Regularised):
         """η of the backbone"""
         new_lr_scale: float = 10.0
         """factor on η for prompts, head and projection heads"""
+        schedule: Literal["cosine"] = "cosine"
+        """learning rate over the run, after the warm-up"""
         epochs: int = 10
         """passes over the source images"""
         label_smoothing: float = 0.1

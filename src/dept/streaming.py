@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dept import methods
 from dept.adapting import make_config, promptable
-from dept.data.folder import decode
+from dept.data.folder import decode, upright
 from dept.data.loader import Views, normalised, stacked
 from dept.data.streams import Scenario
 from dept.data.views import make_view, view_rng
@@ -194,5 +194,4 @@ def run_scenario(
 def _opened(picture: Picture, channels: int) -> Image.Image:
     if isinstance(picture, (str, Path)):
         return decode(Path(picture), channels)
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    return image.convert("L" if channels == 1 else "RGB")
+    return upright(picture if isinstance(picture, Image.Image) else Image.fromarray(picture), channels)

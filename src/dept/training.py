@@ -17,7 +17,7 @@ from dept.data.loader import Key, Views
 from dept.data.sources import AnySource, Sources, domain_keys, find_sources
 from dept.data.views import Augment
 from dept.engine import Event, Runtime, offline, planned_steps, steps_per_epoch
-from dept.errors import UsageError
+from dept.errors import DataError, UsageError
 from dept.files import save_model
 from dept.inference import class_probabilities
 from dept.methods.base import part, prefixed
@@ -103,9 +103,14 @@ def train(
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, SourceTraining.Config)
     made, sources = _fitted(made, model, sources), sources.decodable()
+    if len(model.classes) < 2:
+        raise DataError(
+            f"There is only one class, {model.classes[0]!r}, to train on. Labelled images are expected as "
+            "SOURCE/<class>/<image>; is the folder one level too high?"
+        )
     runtime = Runtime(resolve_device(options.device), options.workers)
     training, held_out = sources.split(made.held_out, seed=options.seed)
-    folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
+    folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     strong = replace(augmentation or model.card.augment, crop_scale=made.crop_scale)
     model.domains = None  # of an earlier training
     job = _Job(model.to(runtime.device), training, held_out, made, options, runtime, folder, strong)
@@ -174,7 +179,7 @@ class _Job:
         }
         summary = {"preset_config": asdict(config), "seed": seed, "held_out_accuracy": self.best_accuracy}
         with_history(model, training=summary | domains)
-        file = save_model(model.eval(), folder.path / "model.safetensors")
+        file = save_model(model.eval(), folder.product)
         folder.finish(result)
         folder.log("end")
         return TrainRun(folder.path, file, result, model)

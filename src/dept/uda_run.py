@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dept import uda
 from dept.adapting import label_free, make_config
-from dept.data.folder import ImageSet, decodable, find_images, find_labelled
+from dept.data.folder import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Key, Views, batches, shuffled_keys
 from dept.data.views import Augment
-from dept.engine import Event, Runtime, TestPasses, collect
+from dept.engine import Event, Runtime, TestPasses, collect, training_noise
 from dept.errors import DataError
 from dept.files import load_model, save_model
 from dept.methods.base import Progress
@@ -35,6 +35,8 @@ from dept.runs import (
 )
 from dept.summary import beware, outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
+
+WITH_SOURCE = "source and target together"  # what a protocol calls this setting
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class UDARun:
     model: Model = field(repr=False)
     before: Tensor = field(repr=False)
     after: Tensor = field(repr=False)
+    scored: ImageSet | None = field(default=None, repr=False)
+    """the images that were scored, without those that do not decode"""
 
     def __str__(self) -> str:
         return describe(self.result, self.file)
@@ -120,7 +124,7 @@ def adapt_with_source(
     for name, images in (("source", labelled), ("target", unlabelled)):
         _check_size(name, images, made.batch)
     runtime = Runtime(resolve_device(options.device), options.workers)
-    folder = RunFolder(out, resume=resume, overwrite=overwrite, listener=listener)
+    folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     inputs = places(model=model, source=source, images=target, score=score_on)
     job = _Job(loaded.to(runtime.device), kind, made, options, runtime, folder, scored, inputs)
     return job.run(labelled, unlabelled, augmentation or loaded.card.augment)
@@ -149,7 +153,8 @@ def paired(method: UDAMethod, source: Domain, target: Domain, runtime: Runtime, 
         for step, batch in _batches(method, source, target, labels, runtime, range(start, end)):
             progress = Progress(step, total, step // per_epoch)
             method.at(progress)
-            terms = method.step(batch)
+            with training_noise(target.views.seed, step, runtime.device):
+                terms = method.step(batch)
             epoch_end = (step + 1) % per_epoch == 0
             if epoch_end and step + 1 < total:
                 method.refresh(passes, progress.epoch)
@@ -185,10 +190,7 @@ def _passes(domain: Domain, runtime: Runtime) -> TestPasses:
 
 def _labelled(images: str | Path | ImageSet, model: Model, role: str, *, all_classes: bool = True) -> ImageSet:
     """Labelled images that decode, in the model's order of classes; a DataError if the class sets differ."""
-    found = images if isinstance(images, ImageSet) else find_labelled(images, model.classes)
-    if found.labels is None or found.classes != model.classes:
-        raise DataError(f"The {role} images must be labelled with the model's classes {list(model.classes)[:12]}.")
-    usable = decodable(found)
+    usable = decodable(labelled_as(images, model.classes, role))
     absent = [name for number, name in enumerate(model.classes) if number not in set(usable.labels or ())]
     if absent and all_classes:
         raise DataError(
@@ -269,7 +271,7 @@ class _Job:
             initial_backbone_sha256=initial,
             source_images=len(source),
             source_list_sha256=list_hash(source),
-            setting="source and target together",
+            setting=WITH_SOURCE,
             readout="student, direct, last iterate",
             evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
         )
@@ -292,12 +294,12 @@ class _Job:
             result["after"] = score(after, labels, model.classes)
         summary = {"method": self.method.name, "config": asdict(self.config), "seed": self.options.seed}
         with_history(model, uda=summary | {"images": result["images"], "source_images": result["source_images"]})
-        file = save_model(model.eval(), folder.path / "model.safetensors")
+        file = save_model(model.eval(), folder.product)
         result["protocol"] = record
         result["environment"] = environment(self.runtime)
         folder.finish(result)
         folder.log("end")
-        return UDARun(folder.path, file, result, model, before, after)
+        return UDARun(folder.path, file, result, model, before, after, self.scored)
 
 
 def describe(result: dict[str, Any], file: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -220,6 +221,17 @@ def test_a_chosen_suite_is_smaller_and_says_so_in_its_keys() -> None:
     assert SUITE.chosen(max_iters=3).rows[1].config["max_iters"] == 3
     with pytest.raises(UsageError, match="no row or method 'deep'"):
         SUITE.chosen(methods=["deep"])
+
+
+def test_an_image_that_does_not_decode_is_left_out(executor: Executor, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    for path in (tmp_path / "data" / "pacs" / "sketch").glob("*/0.png"):
+        path.write_bytes(b"no image")
+    other = replace(executor, domains=Domains(tmp_path / "data", tmp_path), work=tmp_path / "work")
+    for label in ("Tent", "MCC"):
+        result = other.run(cell(other, label))
+        seen, known = (len(result["predictions"][name]) for name in ("after", "labels"))
+        assert seen == known == cell(other, label).protocol["most"] - len(result["skipped"]) and result["skipped"]
 
 
 def test_results_are_plain_json(executor: Executor) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from dept.bench.runner import Cell, result_file, run_cells, stored
+from dept.errors import DataError, Interrupted
 
 CELL = Cell("mini", "pacs", "photo->sketch", "dept", "G offline", 0, {"lr": 0.1, "steps": 3})
 
@@ -62,12 +64,22 @@ def test_one_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert next(run_cells(cells(3)[1:2], lambda _: {"ok": 1}, tmp_path)).fresh
 
 
-def test_ctrl_c_does_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted(3, Path("run"))])
+def test_ctrl_c_does_stop(tmp_path: Path, stop: BaseException) -> None:
     def run(cell: Cell) -> dict[str, Any]:
-        raise KeyboardInterrupt
+        raise stop
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(stop)):
         list(run_cells(cells(1), run, tmp_path))
+
+
+def test_an_unreadable_result_is_named(tmp_path: Path) -> None:
+    file = result_file(tmp_path, CELL)
+    file.parent.mkdir(parents=True)
+    for text in ("", "[]", '{"cell": {}}'):
+        file.write_text(text)
+        with pytest.raises(DataError, match=rf"{re.escape(str(file))} is not"):
+            list(run_cells([CELL], lambda _: {}, tmp_path))
 
 
 def test_what_is_stored(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 
 from dept.cli.main import COMMANDS, main
 from dept.cli.parse import peek
@@ -121,6 +123,41 @@ def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.Capt
     assert "does not divide the 4 layers" in fails(capsys, words, 1)
     words = [*base, "--arch", "resnet10t"]
     assert "cannot be prompted" in fails(capsys, words, 1)
+
+
+# ---- convert ----
+
+
+def test_convert(tmp_path: Path, source_images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint of a training script, wrapped and prefixed, gives the logits of the timm model it came from."""
+    theirs = timm.create_model(ARCH, num_classes=3, **TIMM).eval()
+    state = {f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": torch.tensor(3)}, tmp_path / "last.pth")
+    (tmp_path / "classes.txt").write_text("blue\ngreen\nred\n")
+    options = ["--arch", ARCH, "--timm", json.dumps(TIMM), "--classes", str(tmp_path / "classes.txt")]
+    out = tmp_path / "model.safetensors"
+    assert main(["convert", str(tmp_path / "last.pth"), *options, "--out", str(out), "--resize", "40"]) == 0
+    assert f"dept evaluate {out}" in capsys.readouterr().out
+    model, images = load(out), torch.randn(2, 3, 32, 32)
+    assert model.classes == ("blue", "green", "red") and model.card.preprocess.resize == 40
+    assert torch.equal(model(images), theirs(images))
+
+
+def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    classes, model = tmp_path / "classes.txt", tmp_path / "model.safetensors"
+    classes.write_text("blue\ngreen\nred\n")
+    save_file(timm.create_model(ARCH, num_classes=3, **TIMM).state_dict(), model)
+    before = model.read_bytes()
+    base = ["convert", model, "--arch", ARCH, "--timm", json.dumps(TIMM), "--classes", classes]
+    assert "exists already and is not replaced" in fails(capsys, [*base, "--out", model], 2)
+    assert model.read_bytes() == before
+    out = ["--out", tmp_path / "new.safetensors"]
+    assert "--resize 8 is smaller than the crop of 32" in fails(capsys, [*base, *out, "--resize", "8"], 2)
+    assert "--mean needs 3 numbers" in fails(capsys, [*base, *out, "--mean", "0.5"], 2)
+    classes.write_text("blue\ngreen\n")
+    assert "with 2 classes" in fails(capsys, [*base, *out], 3)
+    assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)
+    assert not (tmp_path / "new.safetensors").exists()
 
 
 # ---- adapt ----

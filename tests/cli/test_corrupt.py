@@ -50,3 +50,23 @@ def test_wrong_requests_are_sentences(photos: Path, tmp_path: Path, capsys: pyte
     assert corrupted(photos, tmp_path / "out", "--severity", "6") == 2
     assert "--severity goes from 1 to 5" in capsys.readouterr().err
     assert main(["corrupt", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
+
+
+def test_a_list_of_images_elsewhere_never_touches_them(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = photos / "n01" / "a.png"
+    before, lists = image.read_bytes(), tmp_path / "lists"
+    lists.mkdir()
+    for line in (str(image), "../in/n01/a.png"):
+        (lists / "val.txt").write_text(f"{line}\n")
+        assert corrupted(lists / "val.txt", tmp_path / "out", "--type", "contrast", "--quality", "0") == 3
+        assert "lies outside" in capsys.readouterr().err
+    assert image.read_bytes() == before and not (tmp_path / "out").exists()
+
+
+def test_names_that_differ_in_their_suffix_only(photos: Path, tmp_path: Path) -> None:
+    Image.open(photos / "n01" / "a.png").save(photos / "n01" / "a.jpg")
+    assert corrupted(photos, tmp_path / "out", "--type", "contrast") == 0
+    names = sorted(path.name for path in (tmp_path / "out").rglob("*.JPEG"))
+    assert names == ["a.jpg.JPEG", "a.png.JPEG", "b.JPEG"]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-import io
 import json
 import shutil
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,21 @@ from dept.cli.main import main
 from dept.files import load
 from dept.training import TrainRun
 
+Typing = Callable[[list[str]], None]
 SMALL = ["--method", "tent", "--batch", "4", "--device", "cpu"]
+
+
+@pytest.fixture
+def typing(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typing]:
+    """Puts lines on stdin; a real file, because the stream waits on its descriptor."""
+    with (tmp_path_factory.mktemp("typed") / "stdin").open("w+") as file:
+
+        def put(lines: list[str]) -> None:
+            file.write("\n".join(lines))
+            file.seek(0)
+
+        monkeypatch.setattr("sys.stdin", file)
+        yield put
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -33,11 +50,11 @@ def test_a_folder(source_run: TrainRun, target_images: Path, tmp_path: Path) -> 
 
 
 def test_paths_on_stdin_in_their_order(
-    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source_run: TrainRun, target_images: Path, tmp_path: Path, typing: Typing
 ) -> None:
     files = [str(path) for path in sorted(target_images.rglob("*.png"), reverse=True)]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(files) + "\n\n"))
-    assert stream(source_run, "-", tmp_path / "run", "--group", "1") == 0
+    typing([*files, "", ""])
+    assert stream(source_run, "-", tmp_path / "run") == 0
     assert [row["path"] for row in rows(tmp_path / "run")] == files
 
 
@@ -45,13 +62,13 @@ def test_broken_and_repeated_files(
     source_run: TrainRun,
     target_images: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    typing: Typing,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     good = str(next(target_images.rglob("*.png")))
     broken, missing = tmp_path / "broken.png", tmp_path / "missing.png"
     broken.write_bytes(b"not an image")
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([str(broken), good, str(missing), good])))
+    typing([str(broken), good, str(missing), good])
     assert stream(source_run, "-", tmp_path / "run") == 0
     answers = rows(tmp_path / "run")
     assert [row["path"] for row in answers] == [str(broken), good, str(missing)]
@@ -83,6 +100,59 @@ def test_an_occupied_folder_is_refused(
     (tmp_path / "predictions.jsonl").write_text("{}\n")
     assert stream(source_run, target_images, tmp_path) == 2
     assert "already holds a stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "adapter.safetensors", "resume.safetensors"])
+def test_another_run_is_not_replaced(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).write_text("of another run")
+    for more in ([], ["--resume"]):
+        assert stream(source_run, target_images, tmp_path, *more) == 2
+        assert f"holds a run that is no stream ({name})" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "of another run"
+
+
+def test_resume_with_other_settings_is_refused(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stream(source_run, target_images, tmp_path, "--resume") == 2
+    assert "nothing to resume" in capsys.readouterr().err
+    assert stream(source_run, target_images, tmp_path) == 0
+    lines = (tmp_path / "predictions.jsonl").read_text()
+    assert stream(source_run, target_images, tmp_path, "--resume", "--lr", "0.5", "--seed", "3") == 2
+    assert "other settings (lr, seed differ)" in capsys.readouterr().err
+    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), "--resume"]) == 3
+    assert "is a dept stream file" in capsys.readouterr().err
+    assert (tmp_path / "predictions.jsonl").read_text() == lines
+
+
+def test_a_path_is_answered_when_it_comes(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    """One path on a pipe that stays open: its answer does not wait for a batch, or for the end."""
+    command = [
+        sys.executable,
+        "-m",
+        "dept",
+        "stream",
+        str(source_run.file),
+        "-",
+        "--out",
+        str(tmp_path / "run"),
+        *SMALL,
+    ]
+    path = str(next(target_images.rglob("*.png")))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        process.stdin.write(path.encode() + b"\n")
+        process.stdin.flush()
+        file, late = tmp_path / "run" / "predictions.jsonl", time.monotonic() + 60
+        while not (file.exists() and file.stat().st_size):
+            assert process.poll() is None and time.monotonic() < late
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)  # heard while the stream waits for the next path
+        assert process.wait(timeout=60) == 130
+    assert [row["path"] for row in rows(tmp_path / "run")] == [path]
+    assert (tmp_path / "run" / "resume.safetensors").exists()
 
 
 def test_unknown_method_and_missing_folder(
@@ -170,11 +240,11 @@ def test_a_stream_that_ends_in_the_middle_of_a_batch(
     assert "10 images, 3 updates" in capsys.readouterr().err
 
 
-def test_a_stream_of_broken_files_only(source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_broken_files_only(source_run: TrainRun, tmp_path: Path, typing: Typing) -> None:
     """Every path gets its line with the reason; the model is left as it was, and saved."""
     for number in range(5):
         (tmp_path / f"{number}.png").write_bytes(b"not an image")
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(str(tmp_path / f"{n}.png") for n in range(5))))
+    typing([str(tmp_path / f"{n}.png") for n in range(5)])
     assert stream(source_run, "-", tmp_path / "run") == 0
     assert [Path(row["path"]).name for row in rows(tmp_path / "run")] == [f"{n}.png" for n in range(5)]
     assert all("error" in row and "label" not in row for row in rows(tmp_path / "run"))

@@ -129,6 +129,15 @@ def test_list_without_labels(tmp_path: Path) -> None:
         find_labelled(path)
 
 
+def test_paths_of_a_list_may_have_spaces(tmp_path: Path) -> None:
+    images = find_images(write_list(tmp_path, "my photo.png\n\nyour  photo.png\n"))
+    assert images.names() == ["my photo.png", "your  photo.png"]
+    labelled = write_list(tmp_path, "my photo.png 1\nyour photo.png 0\n")
+    assert find_images(labelled).names() == find_labelled(labelled).names() == ["my photo.png", "your photo.png"]
+    with pytest.raises(DataError, match=r"line 3: expected 'relative/path label', found 'c.png'"):
+        find_labelled(write_list(tmp_path, "a.png 0\n\nc.png\n"))
+
+
 def test_labels_of_a_list_are_dropped_for_adaptation(tmp_path: Path) -> None:
     images = find_images(write_list(tmp_path, "a.png 0\nc.png 1\n"))
     assert images.labels is None and images.names() == ["a.png", "c.png"]

@@ -24,13 +24,13 @@ def images_of(counts: tuple[int, ...]) -> ImageSet:
 
 @pytest.mark.parametrize(("ratio", "size"), [(0.01, 547), (0.1, 5_534), (0.5, 27_691)])
 def test_sizes_of_the_visda_subsets(ratio: float, size: int) -> None:
-    subset = fraction(images_of(VISDA), ratio)
+    subset = fraction(images_of(VISDA), ratio, rule="stratified")
     assert len(subset) == size == len(set(subset.paths))
 
 
 def test_stratified_takes_each_class_by_the_authors_draw() -> None:
     images = images_of((10, 5, 20))
-    subset = fraction(images, 0.5)
+    subset = fraction(images, 0.5, rule="stratified")
     assert [subset.labels.count(label) for label in range(3)] == [5, 2, 10]
     members = list(range(10, 15))  # class 1
     random.Random(0).shuffle(members)
@@ -49,18 +49,18 @@ def test_uniform_needs_no_labels_and_is_seeded() -> None:
 
 def test_the_whole_set_is_left_alone() -> None:
     images = images_of((3, 3)).unlabelled()
-    assert fraction(images, 1.0) is images
+    assert fraction(images, 1.0, rule="stratified") is images
 
 
 def test_refusals() -> None:
     with pytest.raises(UsageError, match=r"--ratio must be above 0 and at most 1, found 0"):
-        fraction(images_of((3,)), 0)
+        fraction(images_of((3,)), 0, rule="stratified")
     with pytest.raises(UsageError, match=r"found 1\.5"):
-        fraction(images_of((3,)), 1.5)
+        fraction(images_of((3,)), 1.5, rule="stratified")
     with pytest.raises(UsageError, match="needs labelled target images; use --subset uniform"):
-        fraction(images_of((3,)).unlabelled(), 0.5)
+        fraction(images_of((3,)).unlabelled(), 0.5, rule="stratified")
     with pytest.raises(DataError, match="leaves no image of any class"):
-        fraction(images_of((3, 3)), 0.1)
+        fraction(images_of((3, 3)), 0.1, rule="stratified")
 
 
 def test_sample_is_the_fixed_protocol() -> None:

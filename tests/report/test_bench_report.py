@@ -14,6 +14,7 @@ pytest.importorskip("jinja2")
 from dept.cli.main import main
 from dept.report.bench_page import bench_page
 from dept.report.page import write_report
+from dept.uda_run import WITH_SOURCE
 
 
 def write_cell(root: Path, key: str, *, top1: float = 0.7, gain: float | None = 0.1, **changes: Any) -> None:
@@ -48,6 +49,16 @@ def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     assert found["dept"][0].text == "72.0 ± 2.8" and found["dept"][0].note == "+12.0 [+7.0, +17.0]"
     assert found["dept"][0].tone == "good" and found["dept"][0].extra == "2 seeds, 5 s"
     assert found["source"][0].text == "60.0" and found["source"][0].note == ""
+
+
+def test_training_with_source_data_has_no_gain(tmp_path: Path) -> None:
+    """It begins with an untrained head: 70 points above that are no achievement."""
+    write_cell(tmp_path, "x", top1=0.7, gain=0.1)
+    write_cell(tmp_path, "y", top1=0.9, gain=0.7, method="erm", protocol={"setting": WITH_SOURCE})
+    page, found = bench_page(tmp_path), cells(tmp_path)
+    assert "largest gain is +10.0 points, dept" in page.verdict and "Of 1 adapted" in page.verdict
+    assert (found["erm"][0].text, found["erm"][0].note) == ("90.0", "")
+    assert "untrained head" in page.sections[0].lead
 
 
 def test_different_protocols_are_marked(tmp_path: Path) -> None:

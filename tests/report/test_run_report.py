@@ -292,6 +292,15 @@ def test_other_images_are_told(scored_run: AdaptRun, tmp_path: Path) -> None:
     assert any("not exactly the images" in remark for remark in page.remarks)
 
 
+def test_skipped_images_are_no_other_images(source_run: TrainRun, target_labelled: Path, tmp_path: Path) -> None:
+    shutil.copytree(target_labelled, tmp_path / "site")
+    (tmp_path / "site" / "red" / "broken.png").write_bytes(b"no image")
+    site = tmp_path / "site"
+    run = adapt(source_run.file, site, out=tmp_path / "run", method="tent", score_on=site, max_iters=1, device="cpu")
+    assert len(run.result["skipped"]) == 1
+    assert not any("not exactly the images" in remark for remark in make_page(run.folder, PCA).remarks)
+
+
 def test_missing_extra_names_the_pip_line(scored_run: AdaptRun, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

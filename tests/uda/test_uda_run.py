@@ -15,10 +15,9 @@ import dept.uda_run
 from dept import uda
 from dept.data.folder import find_images, find_labelled
 from dept.data.loader import Views
-from dept.errors import DataError, DeptError, UsageError
+from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import load_model, save_model
 from dept.models import Model
-from dept.runs import Interrupted
 from dept.uda_run import Domain, UDARun, adapt_with_source
 from support import CLASSES, StopAfter, events, same_bits, state_of, tiny_model, tiny_resnet
 

@@ -18,21 +18,17 @@ from dept.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Domains:
-    """Where data sets are (`root`), and where made images go (`work`).
-
-    A data set that lacks files is refused unless `partial`: a run on a few images does not need the rest.
-    """
+    """Where data sets are (`root`), and where made images go (`work`). One that lacks files is refused."""
 
     root: Path | None
     work: Path
-    partial: bool = False
 
     def load(self, data: str, domain: str) -> ImageSet:
         """All labelled images of a domain of a data set."""
         loader = _OWN.get(data)
         if loader is not None:
             return loader(self, domain)
-        return benchmarks.get(data).load(self.folder(), domain, allow_partial=self.partial)
+        return benchmarks.get(data).load(self.folder(), domain)
 
     def folder(self) -> Path:
         """The data folder; asked for only when it is needed."""
@@ -62,7 +58,7 @@ def _pacs(domains: Domains, domain: str) -> ImageSet:
 def _imagenet_c(domains: Domains, domain: str) -> ImageSet:
     """Corruptions in ImageNet-C's layout; `clean`, where source models learn, is ImageNet's training set."""
     if domain != "clean":
-        return benchmarks.get("imagenet-c").load(domains.folder(), domain, allow_partial=domains.partial)
+        return benchmarks.get("imagenet-c").load(domains.folder(), domain)
     root = domains.folder() / "imagenet" / "train"
     if not root.is_dir():
         raise DataError(f"{root} does not exist: ImageNet's training images are expected as {root}/<wnid>/<image>.")
@@ -94,8 +90,9 @@ def _corrupted(images: ImageSet, out: Path, kinds: tuple[str, ...], severity: in
 def _digits(domains: Domains, domain: str) -> ImageSet:
     if domain != "real":
         raise UsageError(f"The digits have no images of {domain!r} here: their source model comes with the package.")
-    folder = domains.work / "digits" / "real"
-    write_digits(folder, real_digits())
+    folder, digits = domains.work / "digits" / "real", real_digits()
+    if sum(1 for _ in folder.glob("*/*.png")) < len(digits[0]):
+        write_digits(folder, digits)
     return find_labelled(folder)
 
 

@@ -142,7 +142,7 @@ class Executor:
     def _offline(self, cell: Cell, model: Model) -> dict[str, Any]:
         run = self._adapted(cell, model)
         curve = {"curve": self._curve(cell)} if cell.protocol.get("eval_every") else {}
-        return run.result | paired(run.before, run.after, self._target(cell)) | curve
+        return run.result | paired(run.before, run.after, run.scored) | curve
 
     def _adapted(self, cell: Cell, model: Model) -> AdaptRun:
         images = self._target(cell)
@@ -158,7 +158,7 @@ class Executor:
             workers=self.workers,
             **self._stats(cell),
             **_settings(methods.get(cell.method), cell),
-            **{name: value for name, value in cell.protocol.items() if name in OPTIONS},
+            **{"subset": "stratified", **{name: value for name, value in cell.protocol.items() if name in OPTIONS}},
             **self._going_on(cell),
         )
 
@@ -172,7 +172,8 @@ class Executor:
             model, forced = self._model(member)
             runs[domain] = self._adapted(member, model)
             marks |= forced
-        images = self._target(cell)
+        images = next(iter(runs.values())).scored
+        assert images is not None
         first = {name: value for name, value in next(iter(runs.values())).result.items() if name != "readouts"}
         before = mean_probabilities([run.before for run in runs.values()])
         after = mean_probabilities([run.after for run in runs.values()])
@@ -259,7 +260,7 @@ class Executor:
             **_settings(uda.get(cell.method), cell),
             **self._going_on(cell),
         )
-        return run.result | paired(run.before, run.after, images)
+        return run.result | paired(run.before, run.after, run.scored)
 
     # -- what cells are made of ----------------------------------------------------------------------------
 
@@ -314,9 +315,9 @@ def joined(scenario: Scenario) -> ImageSet:
     return ImageSet(parts[0].root, tuple(path for part in parts for path in part.paths), labels, parts[0].classes)
 
 
-def paired(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
+def paired(before: Tensor, after: Tensor, images: ImageSet | None) -> dict[str, Any]:
     """The gain on the same images with its interval, and the predictions and labels that it comes from."""
-    assert images.labels is not None
+    assert images is not None and images.labels is not None
     old, new = before.argmax(dim=1).tolist(), after.argmax(dim=1).tolist()
     hits = [[p == y for p, y in zip(predicted, images.labels, strict=True)] for predicted in (new, old)]
     return {

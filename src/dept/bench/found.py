@@ -6,14 +6,13 @@ result of another definition (another limit, another number of steps) is shown o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dept.bench.protocol import SEED, Difference, conflicts, differences, record, sentence
-from dept.bench.runner import Cell
+from dept.bench.runner import Cell, read_cell
 from dept.bench.suite import TRAINING, Row, Suite
 
 Stored = Mapping[str, Any]
@@ -39,7 +38,7 @@ class Choice:
 
 def stored_cells(folder: Path) -> list[dict[str, Any]]:
     """All finished cells of a suite."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*/result.json"))]
+    return [read_cell(file) for file in sorted(folder.glob("*/result.json"))]
 
 
 def suite_cells(suite: Suite, results: Path) -> list[dict[str, Any]]:

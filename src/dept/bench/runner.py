@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dept.errors import UsageError
+from dept.errors import DataError, Interrupted, UsageError
 from dept.files import write_json
 
 
@@ -53,12 +53,26 @@ def result_file(root: Path, cell: Cell) -> Path:
     return root / cell.suite / cell.key / "result.json"
 
 
+def read_cell(file: Path) -> dict[str, Any]:
+    """{"cell": …, "result": …} of a finished cell."""
+    try:
+        entry = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file} is not readable JSON ({error}). Without it, the cell is run again.") from error
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(part), dict) for part in ("cell", "result")):
+        raise DataError(
+            f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
+            "A single run is named by its own folder."
+        )
+    return entry
+
+
 def stored(root: Path, cell: Cell) -> dict[str, Any] | None:
     """The stored result of a finished cell, or None."""
     file = result_file(root, cell)
     if not file.exists():
         return None
-    result: dict[str, Any] = json.loads(file.read_text())["result"]
+    result: dict[str, Any] = read_cell(file)["result"]
     return result
 
 
@@ -80,6 +94,8 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], dict[str, Any]], root
         start = time.perf_counter()
         try:
             result = run(cell)
+        except Interrupted:
+            raise  # the user's wish, not the cell's failure; it goes on where it was
         except Exception as error:  # a benchmark of many hours must survive one bad cell
             yield Outcome(cell, None, f"{type(error).__name__}: {error}")
             continue

@@ -76,7 +76,13 @@ def run(name: str, argv: Sequence[str]) -> int:
             limit=files.limit,
         )
         executor = Executor(
-            suite, domains(files.data, files.work), files.weights, files.work, files.device, files.workers
+            suite,
+            domains(files.data, files.work),
+            files.weights,
+            files.work,
+            files.device,
+            files.workers,
+            force=files.force_preprocess,
         )
         cells = shard(suite.cells(executor.weights_id), files.shard)
         if files.list:
@@ -91,10 +97,10 @@ def run(name: str, argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def domains(data: Path | None, work: Path, *, partial: bool = False) -> Domains:
+def domains(data: Path | None, work: Path) -> Domains:
     """The data folder: given, or of the environment."""
     root = data or (Path(os.environ["DEPT_DATA"]) if "DEPT_DATA" in os.environ else None)
-    return Domains(root, work / "data", partial)
+    return Domains(root, work / "data")
 
 
 def _list(cells: Sequence[Cell], results: Path) -> int:

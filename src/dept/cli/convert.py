@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -52,6 +50,8 @@ class Files:
 def run(argv: list[str]) -> int:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     files: Files = parse("convert", "Bring your own checkpoint.", argv, files=Files).files
+    if files.out.exists():
+        raise UsageError(f"{files.out} exists already and is not replaced; choose another --out.")
     classes = read_classes(files.classes)
     model = from_checkpoint(files.arch, classes, read_state(files.checkpoint), **timm_options(files.timm))
     _set_preprocess(model, files)
@@ -86,9 +86,10 @@ def read_state(path: Path) -> dict[str, Tensor]:
             loaded: Any = load_file(path)
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError) as error:
+    except Exception as error:  # torch and safetensors raise many types for files that are something else
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DataError(
-            f"{path} cannot be read as plain weights ({type(error).__name__}: {str(error).splitlines()[0]}). "
+            f"{path} cannot be read as plain weights ({reason}). "
             "Save the state dict alone: torch.save(model.state_dict(), PATH)."
         ) from error
     for nest in _NESTS:

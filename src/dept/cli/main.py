@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from difflib import get_close_matches
@@ -58,6 +59,8 @@ def usage() -> str:
 
 def _guarded(name: str, rest: list[str]) -> int:
     """Run a command; every expected failure becomes a sentence and a code, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be valid text
     try:
         code: int = import_module(f"dept.cli.{name}").run(rest)
         return code

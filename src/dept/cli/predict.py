@@ -66,7 +66,7 @@ def run(argv: list[str]) -> int:
     if files.out is None:
         print(text, end="")
     else:
-        write_atomic(files.out, text.encode())
+        write_atomic(files.out, text.encode(errors="surrogateescape"))  # names as the file system has them
         say(f"{len(rows)} predictions in {files.out}")
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dept.cli.show import ProgressBar, as_json, say
-from dept.runs import Interrupted
+from dept.errors import Interrupted
 from dept.tensorboard import recorded
 
 

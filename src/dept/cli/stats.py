@@ -25,7 +25,7 @@ class Files:
     """model file that will be adapted"""
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """labelled source images: one sub-folder per class (the model's names), or a list file"""
-    out: Path
+    out: Path = Path("stats.safetensors")
     """statistics file to write"""
     fisher_images: int = 2000
     """images that the Fisher weights (EATA) are computed on"""

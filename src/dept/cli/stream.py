@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -15,10 +17,19 @@ import tyro
 from dept import methods
 from dept.cli.parse import choose, parse
 from dept.cli.show import say
-from dept.data.folder import SUFFIXES, decode_problem, find_images
+from dept.data.folder import decode_problem, find_images, images_below
 from dept.data.streams import arranged
 from dept.errors import UsageError
-from dept.files import FORMAT, adapter_meta, load_model, read_tensors, save_adapter, write_tensors
+from dept.files import (
+    FORMAT,
+    adapter_meta,
+    load_model,
+    read_tensors,
+    rest_hash,
+    save_adapter,
+    write_atomic,
+    write_tensors,
+)
 from dept.models import Model, fingerprint
 from dept.runs import stop_signal
 from dept.streaming import Stream, open_stream
@@ -45,7 +56,8 @@ class Files:
     poll: float = 1.0
     """seconds between two looks at a watched folder"""
     group: int = 0
-    """images predicted together; 0 for the method's batch. Smaller groups are still learned from batch by batch"""
+    """images predicted together; 0 for the method's batch (from stdin: each when it comes). Smaller groups are still
+    learned from batch by batch"""
     save_every: int = 50
     """batches between two saves of adapter and state"""
     resume: bool = False
@@ -72,8 +84,7 @@ class _Session:
     def __init__(self, files: Files, config: Any) -> None:
         self.files = files
         self.predictions = files.out / "predictions.jsonl"
-        if self.predictions.exists() and not files.resume:
-            raise UsageError(f"{files.out} already holds a stream. Go on with it by --resume, or choose another --out.")
+        self._check_folder()
         model = load_model(files.model)
         self.sha = fingerprint(model)
         self.stream: Stream = open_stream(
@@ -81,12 +92,24 @@ class _Session:
         )
         assert isinstance(self.stream.method.model, Model)
         self.model = self.stream.method.model
-        self.group = files.group or config.batch
+        self.settings = {"method": files.method, "seed": files.seed, "model": self.sha, **asdict(config)}
+        self.group = files.group or (1 if files.images == "-" else config.batch)
         self.seen: set[str] = set()
         self.restored: set[str] = set()
         files.out.mkdir(parents=True, exist_ok=True)
         if files.resume:
             self._restore()
+
+    def _check_folder(self) -> None:
+        out, resume = self.files.out, self.files.resume
+        traces = ("config.json", "events.jsonl", "result.json", "resume.safetensors", "adapter.safetensors")
+        held = [name for name in traces if (out / name).exists()]
+        if self.predictions.exists() and not resume:
+            raise UsageError(f"{out} already holds a stream. Go on with it by --resume, or choose another --out.")
+        if not self.predictions.exists() and held:
+            raise UsageError(f"{out} already holds a run that is no stream ({', '.join(held)}); choose another --out.")
+        if not self.predictions.exists() and resume:
+            raise UsageError(f"There is nothing to resume in {out}: it has no predictions.jsonl.")
 
     def run(self) -> int:
         saved = 0
@@ -98,7 +121,7 @@ class _Session:
                     saved = self.stream.steps
                 if stopped():
                     break
-            else:
+            if self.files.watch or not stopped():  # a watched folder has no other end
                 self.stream.finish()
         self._save()
         say(
@@ -109,8 +132,8 @@ class _Session:
 
     # -- where images come from ----------------------------------------------------------------------------
 
-    def _groups(self, stopped: Any) -> Iterator[list[Path]]:
-        """Groups of new paths. A group is never waited for: what is there is handed out."""
+    def _groups(self, stopped: Callable[[], bool]) -> Iterator[list[Path]]:
+        """Groups of new paths; what is in a watched folder is handed out at once, however little."""
         group: list[Path] = []
         for path in self._paths(stopped):
             if path is not None and self._new(path):
@@ -121,11 +144,11 @@ class _Session:
         if group:
             yield group
 
-    def _paths(self, stopped: Any) -> Iterator[Path | None]:
+    def _paths(self, stopped: Callable[[], bool]) -> Iterator[Path | None]:
         """Paths as they come; None means that nothing more is there right now."""
         files = self.files
         if files.images == "-":
-            yield from (Path(line.rstrip("\n")) for line in sys.stdin if line.strip())
+            yield from _typed(stopped)
             return
         if files.watch:
             yield from self._watched(Path(files.images), stopped)
@@ -134,15 +157,16 @@ class _Session:
         for index in arranged(images, files.order, seed=files.seed):
             yield images.paths[index]
 
-    def _watched(self, folder: Path, stopped: Any) -> Iterator[Path | None]:
+    def _watched(self, folder: Path, stopped: Callable[[], bool]) -> Iterator[Path | None]:
         if not folder.is_dir():
             raise UsageError(f"--watch needs a folder; {folder} is none.")
         sizes: dict[Path, int] = {}
         while not stopped():
-            for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()):
-                # A file that is still being written grows: take it when two looks agree on its size.
-                size = path.stat().st_size
-                if str(path) not in self.seen and sizes.get(path) == size:
+            for path in images_below(folder):
+                # A file that is still being written grows: take it when two looks agree on its size. One that has
+                # been taken away since the look is none of our business.
+                size = path.stat().st_size if path.exists() else -1
+                if str(path) not in self.seen and 0 <= size == sizes.get(path):
                     yield path
                 sizes[path] = size
             yield None
@@ -177,19 +201,43 @@ class _Session:
         out, method = self.files.out, self.stream.method
         adapter = method.adapter()
         adapter.meta = adapter_meta(
-            self.model, backbone_sha256=self.sha, method=method.name, seed=self.files.seed, images=self.stream.position
+            self.model,
+            backbone_sha256=self.sha,
+            rest_sha256=rest_hash(self.model, adapter.tensors),
+            method=method.name,
+            seed=self.files.seed,
+            images=self.stream.position,
         )
         save_adapter(adapter, out / "adapter.safetensors")
-        meta = {"format": FORMAT, "kind": "resume", "method": method.name, "lines": len(self.seen)}
+        meta = {"format": FORMAT, "kind": "stream", "settings": self.settings, "lines": len(self.seen)}
         write_tensors(out / "resume.safetensors", self.stream.state_dict(), meta)
 
     def _restore(self) -> None:
         """Back to the last saved state; later predictions are dropped and made again, to the same bits."""
-        tensors, meta = read_tensors(self.files.out / "resume.safetensors", "resume")
-        if meta["method"] != self.files.method:
-            raise UsageError(f"{self.files.out} was made by --method {meta['method']}, not {self.files.method}.")
+        tensors, meta = read_tensors(self.files.out / "resume.safetensors", "stream")
+        before, now = meta["settings"], json.loads(json.dumps(self.settings))
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        if changed:
+            raise UsageError(
+                f"{self.files.out} was started with other settings ({', '.join(changed)} differ); resume with the same "
+                "command, or choose another --out."
+            )
         self.stream.load_state_dict(tensors)
         lines = self.predictions.read_text().splitlines()[: meta["lines"]]
-        self.predictions.write_text("".join(line + "\n" for line in lines))
+        write_atomic(self.predictions, "".join(line + "\n" for line in lines).encode())
         self.restored = {json.loads(line)["path"] for line in lines}
         self.seen = set(self.restored)
+
+
+def _typed(stopped: Callable[[], bool]) -> Iterator[Path]:
+    """Paths from stdin, one per line, each as soon as it is there; waiting for the next one hears Ctrl-C."""
+    # Unbuffered, so that `select` knows of every line that has come.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
+        while not stopped():
+            if not select.select([lines], [], [], 0.2)[0]:
+                continue
+            line = lines.readline()
+            if not line:
+                return
+            if line.strip():
+                yield Path(os.fsdecode(line.rstrip(b"\r\n")))

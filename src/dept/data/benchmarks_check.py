@@ -78,7 +78,7 @@ class Finding:
         return "; ".join([*parts, *self.problems])
 
     def mark(self) -> dict[str, Any]:
-        """What a protocol records, so that a result on partial data is told from one on all of it."""
+        """What to record beside a result, so that one on partial data is told from one on all of it."""
         return {
             "benchmark": self.benchmark,
             "domain": self.domain,
@@ -238,7 +238,7 @@ class Benchmark:
             return (
                 f"{self.title} was not found: {root} is not, and does not hold, a folder named {names}. " + self.where()
             )
-        partial = " To use what is there, allow partial data; results on it are marked." if finding.found else ""
+        partial = " From Python, allow_partial=True takes what is there." if finding.found else ""
         return f"{self.title}, {finding.domain}, is {finding.state}: {finding}. {self.where()}{partial}"
 
 

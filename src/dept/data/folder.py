@@ -52,14 +52,19 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 def decode(path: Path, channels: int = 3) -> Image.Image:
-    """Read an image upright (EXIF orientation applied) as RGB, or grey for one channel; 16 bits become 8."""
+    """Read an image file as `upright` gives it."""
     with Image.open(path) as image:
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):
-            # Pillow's own conversion would cut everything above 255: a white image.
-            scaled = np.asarray(upright, dtype=np.float64) / 257
-            upright = Image.fromarray(scaled.round().clip(0, 255).astype(np.uint8))
-        return upright.convert("L" if channels == 1 else "RGB")
+        return upright(image, channels)
+
+
+def upright(image: Image.Image, channels: int = 3) -> Image.Image:
+    """An opened image with its EXIF orientation applied, as RGB, or grey for one channel; 16 bits become 8."""
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I"):
+        # Pillow's own conversion would cut everything above 255: a white image.
+        scaled = np.asarray(turned, dtype=np.float64) / 257
+        turned = Image.fromarray(scaled.round().clip(0, 255).astype(np.uint8))
+    return turned.convert("L" if channels == 1 else "RGB")
 
 
 def find_images(source: str | Path) -> ImageSet:
@@ -70,7 +75,7 @@ def find_images(source: str | Path) -> ImageSet:
             return ImageSet(path.parent, (path,))
         return _read_list(path, None, labelled=False).unlabelled()
     _require_folder(path)
-    return _some(ImageSet(path, tuple(_images_below(path))))
+    return _some(ImageSet(path, tuple(images_below(path))))
 
 
 def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> ImageSet:
@@ -91,9 +96,21 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
         )
     order = list(classes) if classes is not None else found
     _check_classes(path, found, order)
-    pairs = [(image, order.index(name)) for name in found for image in _images_below(path / name)]
+    pairs = [(image, order.index(name)) for name in found for image in images_below(path / name)]
     paths, labels = tuple(p for p, _ in pairs), tuple(label for _, label in pairs)
     return _some(ImageSet(path, paths, labels, tuple(order)))
+
+
+def labelled_as(images: str | Path | ImageSet, classes: Sequence[str], role: str) -> ImageSet:
+    """Labelled images in a model's order of classes, found or given; a DataError if they are labelled otherwise."""
+    found = images if isinstance(images, ImageSet) else find_labelled(images, classes)
+    if found.labels is None or found.classes != tuple(classes):
+        labels = "no labels" if found.labels is None else f"the classes {_shortened(found.classes)}"
+        raise DataError(
+            f"The {role} images in {found.root} must be labelled with the model's classes {_shortened(classes)}; "
+            f"they have {labels}."
+        )
+    return found
 
 
 def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
@@ -119,7 +136,8 @@ def decode_problem(path: Path) -> str | None:
     return None
 
 
-def _images_below(folder: Path) -> list[Path]:
+def images_below(folder: Path) -> list[Path]:
+    """Image files at any depth, sorted; hidden ones are left out."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -129,16 +147,17 @@ def _images_below(folder: Path) -> list[Path]:
 
 def _read_list(path: Path, classes: Sequence[str] | None, *, labelled: bool) -> ImageSet:
     """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
-    rows = [line.rsplit(maxsplit=1) for line in _text(path).splitlines() if line.strip()]
-    if not rows:
+    numbered = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1) if line.strip()]
+    if not numbered:
         raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
-    short = [number for number, row in enumerate(rows, 1) if len(row) != 2]
+    rows = [line.rsplit(maxsplit=1) for _, line in numbered]
+    short = [(number, line) for (number, line), row in zip(numbered, rows, strict=True) if len(row) != 2]
     if short and labelled:
-        raise DataError(f"{path}, line {short[0]}: expected 'relative/path label', found {rows[short[0] - 1]}.")
-    names = [row[0] for row in rows] if not short else [" ".join(row) for row in rows]
-    paths = tuple(path.parent / name for name in names)
-    if short:
-        return _some(ImageSet(path.parent, paths))
+        raise DataError(f"{path}, line {short[0][0]}: expected 'relative/path label', found {short[0][1]!r}.")
+    # Lines that end like a picture have no label, but perhaps a path with spaces.
+    if not labelled and (short or any(Path(line).suffix.lower() in SUFFIXES for _, line in numbered)):
+        return _some(ImageSet(path.parent, tuple(path.parent / line for _, line in numbered)))
+    paths = tuple(path.parent / row[0] for row in rows)
     given = [row[1] for row in rows]
     order = _list_classes(path, given, classes)
     index = {name: number for number, name in enumerate(order)}

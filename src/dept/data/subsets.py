@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import torch
 
@@ -10,11 +11,11 @@ from dept.data.folder import ImageSet
 from dept.errors import DataError, UsageError
 
 
-def fraction(images: ImageSet, ratio: float, *, rule: str = "stratified", seed: int = 0) -> ImageSet:
+def fraction(images: ImageSet, ratio: float, *, rule: Literal["uniform", "stratified"], seed: int = 0) -> ImageSet:
     """The part of the target images that adaptation may use.
 
-    stratified: the authors' draw, int(n_c · ratio) images of every true class; it needs labels (an oracle).
     uniform:    round(n · ratio) images drawn without labels.
+    stratified: the authors' draw, int(n_c · ratio) images of every true class; it needs labels (an oracle).
     """
     if not 0 < ratio <= 1:
         raise UsageError(f"--ratio must be above 0 and at most 1, found {ratio}.")

@@ -81,6 +81,12 @@ class BaseConfig:
     steps_per_batch: int = 1
     """online: updates per batch"""
 
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
+            if getattr(self, name) < least:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} must be at least {least}, found {getattr(self, name)}.")
+
 
 class Method:
     """Base of all methods. A subclass gives `name`, `views`, `Config`, `tuned` and `loss`; the rest has defaults."""

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dept.bench.runner import read_cell
 from dept.errors import DataError
 from dept.report.blocks import Cell, Figure, Fold, Page, Section, Table, Tile, Tone
 from dept.report.charts import signed
 from dept.report.maps import GainRow, gains
+from dept.uda_run import WITH_SOURCE
 
 _METHOD_OWN = ("method", "views", "config", "seed")
 _STEPS = ("batch", "epochs", "max_iters")
@@ -32,7 +34,8 @@ class Entry:
     interval: tuple[float, float] | None
     tunable: int
     seconds: float | None
-    is_source: bool
+    has_gain: bool
+    """neither a source model itself, nor trained with source data, which begins with an untrained head"""
     protocol: Mapping[str, Any]
     """what must agree for two numbers to stand in one column"""
 
@@ -63,24 +66,6 @@ def bench_page(folder: Path) -> Page:
         tiles=(),
         folds=tuple(_folds(scored)),
     )
-
-
-def read_cell(file: Path) -> dict[str, Any]:
-    """One result file, checked for its two parts."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DataError(f"{file} is not readable JSON ({error}).") from error
-    if (
-        not isinstance(value, dict)
-        or not isinstance(value.get("cell"), dict)
-        or not isinstance(value.get("result"), dict)
-    ):
-        raise DataError(
-            f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
-            "A single run is named by its own folder."
-        )
-    return value
 
 
 def grouped(cells: Sequence[dict[str, Any]]) -> list[Entry]:
@@ -124,7 +109,7 @@ def _entry(key: tuple[str, str, str], told: str, cells: Sequence[dict[str, Any]]
         interval=interval,
         tunable=int(results[0].get("tunable_model", 0)),
         seconds=statistics.mean(times) if times else None,
-        is_source=method == "source",
+        has_gain=method != "source" and results[0].get("protocol", {}).get("setting") != WITH_SOURCE,
         protocol=comparable(results[0]),
     )
 
@@ -156,9 +141,9 @@ def odd_ones(column: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
 
 
 def _verdict(entries: Sequence[Entry]) -> tuple[str, Tone]:
-    adapted = [entry for entry in entries if not entry.is_source]
+    adapted = [entry for entry in entries if entry.has_gain]
     if not adapted:
-        return f"{len(entries)} source results and no adapted one: there is no gain to tell of.", "unsure"
+        return f"{len(entries)} results and no adapted source model: there is no gain to tell of.", "unsure"
     best = max(adapted, key=lambda entry: entry.gain)
     sure = [entry for entry in adapted if entry.interval and entry.interval[0] > 0]
     worse = [entry for entry in adapted if entry.interval and entry.interval[1] < 0]
@@ -174,11 +159,13 @@ def _verdict(entries: Sequence[Entry]) -> tuple[str, Tone]:
 
 
 def _sections(entries: Sequence[Entry], shifts: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[Section]:
-    rows = [GainRow(e.shift, e.name, e.gain, *(e.interval or (None, None))) for e in entries if not e.is_source]
+    rows = [GainRow(e.shift, e.name, e.gain, *(e.interval or (None, None))) for e in entries if e.has_gain]
     lead = (
         "Top-1 accuracy in percent, mean ± standard deviation over seeds; below, the gain over the method's own source "
         "model in points with its paired 95 % interval (mean over seeds)."
     )
+    if any(entry.protocol.get("setting") == WITH_SOURCE for entry in entries):
+        lead += " What was trained with source data begins with an untrained head and has no such gain."
     sections = [Section("table", "Methods and shifts", lead, table=_table(entries, shifts))]
     if rows:
         words = "Whiskers are paired 95 % intervals; green is clearly better, red clearly worse, violet undecided."
@@ -217,7 +204,7 @@ def _number(entry: Entry | None, mark: str) -> Cell:
     count = f"{len(entry.seeds)} seed{'s' if len(entry.seeds) > 1 else ''}"
     extra = f", {entry.seconds:,.0f} s" if entry.seconds is not None else ""
     text = f"{statistics.mean(entry.top1):.1f}{spread}"
-    if entry.is_source:
+    if not entry.has_gain:
         return Cell(text, mark=mark, extra=f"{count}{extra}")
     span = f" [{signed(entry.interval[0], 1)}, {signed(entry.interval[1], 1)}]" if entry.interval else ""
     tone: Tone = ""

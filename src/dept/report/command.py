@@ -11,9 +11,10 @@ from typing import Any
 from dept import methods, uda
 from dept.adapting import AdaptOptions
 from dept.methods.base import BaseConfig
+from dept.multisource import MultiSourceTraining
 from dept.report.collect import RunFiles
 from dept.runs import shown
-from dept.training import SourceTraining, TrainOptions
+from dept.training import TrainOptions
 from dept.uda_run import UDAOptions
 
 
@@ -27,7 +28,7 @@ def reproduce(run: RunFiles) -> tuple[str, list[str]]:
     if run.kind != "train":
         words += ["--method", run.method]
     else:
-        words += _architecture(protocol)
+        words += [*_architecture(protocol), *_union(protocol)]
         notes.append("--weights FILE or timm's own weights, whichever the run started from, is not recorded.")
     if "score" in run.inputs:
         words += ["--score", shown(run.inputs["score"])]
@@ -54,6 +55,12 @@ def _architecture(protocol: Mapping[str, Any]) -> list[str]:
     return [*words, "--timm", json.dumps(protocol["options"])] if protocol.get("options") else words
 
 
+def _union(protocol: Mapping[str, Any]) -> list[str]:
+    """Several sources without prompts of their own were asked for so."""
+    several, own = "domains" in protocol, "domain_prompts" in protocol.get("config", {})
+    return ["--domain-prompts", "0"] if several and not own and protocol.get("stages") else []
+
+
 def _default_options(run: RunFiles) -> AdaptOptions | UDAOptions | TrainOptions:
     if run.kind == "train":
         return TrainOptions()
@@ -64,7 +71,7 @@ def _default_config(run: RunFiles, ratio: float, notes: list[str]) -> dict[str, 
     """The defaults that the recorded settings are compared with."""
     try:
         if run.kind == "train":
-            return asdict(SourceTraining.Config())
+            return asdict(MultiSourceTraining.Config())
         if run.kind == "uda":
             return asdict(uda.get(run.method).Config())
         kind = methods.get(run.method)

@@ -176,7 +176,8 @@ def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageS
     found = _found(run, options, model)
     # `ratio` and Python callers choose among a folder's images; the run tells which list it used only by its hash.
     recorded = run.protocol.get("list_sha256")
-    same = None if recorded is None or run.kind == "train" else recorded == list_hash(found)
+    used = decodable(found) if run.result.get("skipped") else found  # the hash is of the images that could be read
+    same = None if recorded is None or run.kind == "train" else recorded == list_hash(used)
     if 0 < options.limit < len(found):
         chosen = sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit))
         return decodable(found.take(chosen)), len(found), same

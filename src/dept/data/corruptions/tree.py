@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from PIL import Image
 from dept.data.corruptions import corrupt
 from dept.data.folder import ImageSet, decode, relative_name
 from dept.data.views import Preprocess, test_view
+from dept.errors import DataError
 
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """wraps an iterable of a known length, to show how far it is"""
@@ -52,18 +55,32 @@ def write_tree(
     progress: Progress = lambda done, total: done,
 ) -> list[Path]:
     """Write out/<kind>/<severity>/<same path>; returns the files in order. Existing ones stay unless `replace`."""
-    suffix = ".JPEG" if quality else ".png"
+    names = [relative_name(path, images.root) for path in images.paths]
+    targets = _target_names(names, images.root, ".JPEG" if quality else ".png")
     jobs = [
-        _Job(path, (out / kind / str(level) / name).with_suffix(suffix), name, kind, level)
+        _Job(path, out / kind / str(level) / target, name, kind, level)
         for kind in kinds
         for level in severities
-        for path, name in ((path, relative_name(path, images.root)) for path in images.paths)
+        for path, name, target in zip(images.paths, names, targets, strict=True)
     ]
     missing = [job for job in jobs if replace or not job.target.exists()]
     work = partial(_write, how=Writing(size, quality, seed))
     for _ in progress(_mapped(work, missing, workers), len(missing)):
         pass
     return [job.target for job in jobs]
+
+
+def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
+    """Where each image goes below a severity; images that differ in their suffix only keep it (`cat.png.JPEG`)."""
+    outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+    if outside:
+        raise DataError(
+            f"{outside[0]} lies outside {root}, so its copy would too ({len(outside)} such images). Put the list file "
+            "into a folder above its images, or give that folder."
+        )
+    plain = [Path(name).with_suffix(suffix) for name in names]
+    often = Counter(plain)
+    return [path if often[path] == 1 else Path(name + suffix) for name, path in zip(names, plain, strict=True)]
 
 
 def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) -> Iterator[Path]:
@@ -77,10 +94,11 @@ def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) ->
 def _write(job: _Job, *, how: Writing) -> Path:
     pixels = np.asarray(_prepared(decode(job.source), how.size))
     # The same picture gets other noise than its neighbours, but the same in every run.
-    seed = (how.seed + crc32(job.name.encode())) % 2**32
+    seed = (how.seed + crc32(os.fsencode(job.name))) % 2**32
     made = Image.fromarray(corrupt(pixels, job.kind, job.severity, seed=seed))
     job.target.parent.mkdir(parents=True, exist_ok=True)
-    part = job.target.with_name(f"{job.target.name}.part")  # a file with its final name is a whole one
+    # A file with its final name is a whole one, even if two processes make it at the same time.
+    part = job.target.with_name(f"{job.target.name}.{os.getpid()}.part")
     if how.quality:
         made.save(part, format="JPEG", quality=how.quality, optimize=True)
     else:
