@@ -199,7 +199,8 @@ def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None 
     if meta["classes_sha256"] != _classes_hash(model.classes):
         theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
         raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
-    if meta.get("rest_sha256", own := rest_hash(model, tensors)) != own:
+    rest = rest_hash(model, tensors)
+    if meta.get("rest_sha256", rest) != rest:  # older files do not say
         raise DataError(
             f"{path} was made for a model with the same backbone, but another head or other prompts. "
             "Use the model file it was adapted from."

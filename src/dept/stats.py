@@ -127,7 +127,8 @@ def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
             f"{path} was made for {theirs[0]} classes and {meta['stages']} x {meta['prompts']} prompts; this model has "
             f"{expected[0]} and {model.stages} x {model.prompts_per_stage}. Make them anew with `dept stats`."
         )
-    if meta.get("head_sha256", own := _head_hash(model)) != own:  # older files do not say
+    head = _head_hash(model)
+    if meta.get("head_sha256", head) != head:  # older files do not say
         raise DataError(
             f"{path} holds the statistics of a model with the same backbone but another head. "
             "Make them with `dept stats` from the model file that is adapted."
