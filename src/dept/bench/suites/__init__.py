@@ -29,6 +29,7 @@ _REGISTRY = {
     "pacs-multi": "dept.bench.suites.pacs_multi",
     "pacs-ratio": "dept.bench.suites.pacs_ratio",
     "pacs-losses": "dept.bench.suites.pacs_losses",
+    "pacs-why": "dept.bench.suites.pacs_why",
     "digits": "dept.bench.suites.digits",
     "imagenet-c-mini": "dept.bench.suites.imagenet_c_mini",
 }

@@ -1,0 +1,29 @@
+"""`pacs-why`: why SHOT is ahead of DePT-G on photo -> cartoon of `pacs-mini`. One thing is changed in every row."""
+
+from __future__ import annotations
+
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.pacs_mini import OFFLINE, QUIET, RUN, TOGETHER, at_chosen, at_rate, borrowed
+
+FULL = next(row for row in OFFLINE if row.method == "full")
+SHOT = next(row for row in OFFLINE if row.label == "SHOT")
+
+SUITE = Suite(
+    name="pacs-why",
+    title="DePT-G and SHOT, one thing changed at a time; PACS photo -> cartoon",
+    data="pacs",
+    shifts=("photo->cartoon",),
+    sources=borrowed("plain", "G"),
+    rows=(
+        Row("DePT-G", "dept", "G", config=RUN | TOGETHER, home="pacs-mini"),
+        Row("DePT-G, five times the rate", "dept", "G", tag="-lr5", config=RUN | TOGETHER | {"lr": 0.025}),
+        Row("DePT-G, teacher momentum 0.95", "dept", "G", tag="-ema95", config=RUN | TOGETHER | {"ema": 0.95}),
+        Row("DePT-G, gradients not clipped", "dept", "G", tag="-free", config=RUN | {"clip": 0.0}),
+        Row("Full", "full", "G", config=FULL.config, home="pacs-mini"),
+        Row("Full, five times the rates", "full", "G", tag="-lr5", config=at_rate(FULL, 5.0).config),
+        Row("SHOT", "shot", "plain", preset="offline", config=at_chosen(SHOT).config, home="pacs-mini"),
+        Row("SHOT on DePT-G's source model", "shot", "G", preset="offline", config=at_chosen(SHOT).config),
+        Row("SHOT, published rate", "shot", "plain", tag="-published", preset="offline", config=RUN | QUIET),
+    ),
+    most=1000,
+)
