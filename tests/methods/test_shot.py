@@ -103,6 +103,17 @@ def test_encoder_moves_head_stays(sharp: Model) -> None:
     assert not any(name.startswith("head.") for name in names)
 
 
+def test_prompts_alone_can_move(sharp: Model) -> None:
+    before = state_of(sharp)
+    method = SHOT(sharp, SHOT.Config(batch=4, epochs=1, tune="prompts"))
+    method.begin(FixedPasses())
+    method.at(Progress(0, 2, 0))
+    method.step(random_batch(method.views))
+    assert moved(before, sharp) == {"prompts"}
+    with pytest.raises(ValueError, match="--tune prompts has nothing to tune"):
+        SHOT(tiny_model(stages=0), SHOT.Config(tune="prompts"))
+
+
 def test_labels_belong_to_their_images(sharp: Model) -> None:
     passes = FixedPasses(10, 4)
     method = SHOT(sharp)

@@ -68,8 +68,8 @@ class SHOT(Method):
         """passes over the target images; divided by --ratio, as the authors do"""
         view: Literal["test", "weak"] = "weak"
         """the view that is adapted on"""
-        tune: Literal["encoder", "norm"] = "encoder"
-        """what moves: everything but the head, or the norm layers only"""
+        tune: Literal["encoder", "norm", "prompts"] = "encoder"
+        """what moves: everything but the head, the norm layers only, or the prompts only (of a model that has them)"""
         im_only: bool = False
         """SHOT-IM: information maximisation without pseudo-labels"""
         w_pl: float = 0.3
@@ -108,8 +108,11 @@ class SHOT(Method):
         self.views = self.config.view[0]
 
     def tuned(self) -> list[Group]:
-        """The encoder, or its norm layers; never the head."""
-        return [Group(tuple(select(self.model, self.config.tune)), self.config.lr)]
+        """The encoder, or a part of it; never the head."""
+        names = select(self.model, self.config.tune)
+        if not names:
+            raise ValueError(f"--tune {self.config.tune} has nothing to tune: the model has none of these parameters.")
+        return [Group(tuple(names), self.config.lr)]
 
     def setup(self) -> None:
         """No pseudo-labels yet."""

@@ -23,6 +23,15 @@ SUITE = Suite(
         Row("Full, five times the rates", "full", "G", tag="-lr5", config=at_rate(FULL, 5.0).config),
         Row("SHOT", "shot", "plain", preset="offline", config=at_chosen(SHOT).config, home="pacs-mini"),
         Row("SHOT on DePT-G's source model", "shot", "G", preset="offline", config=at_chosen(SHOT).config),
+        # SHOT's loss with what DePT tunes (but for the head), at DePT's rate.
+        Row(
+            "SHOT on DePT-G's source model, prompts only",
+            "shot",
+            "G",
+            tag="-prompts",
+            preset="offline",
+            config=RUN | QUIET | {"tune": "prompts", "lr": 5e-3},
+        ),
         Row("SHOT, published rate", "shot", "plain", tag="-published", preset="offline", config=RUN | QUIET),
     ),
     most=1000,
