@@ -1,4 +1,4 @@
-"""`pacs-why`: why SHOT is ahead of DePT-G on photo -> cartoon of `pacs-mini`. One thing is changed in every row."""
+"""`pacs-why`: why SHOT is ahead of DePT-G on `pacs-mini`. One thing is changed in every row."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SHOT = next(row for row in OFFLINE if row.label == "SHOT")
 
 SUITE = Suite(
     name="pacs-why",
-    title="DePT-G and SHOT, one thing changed at a time; PACS photo -> cartoon",
+    title="DePT-G and SHOT, one thing changed at a time; PACS photo -> the three other domains",
     data="pacs",
-    shifts=("photo->cartoon",),
+    shifts=("photo->cartoon", "photo->art_painting", "photo->sketch"),
     sources=borrowed("plain", "G"),
     rows=(
         Row("DePT-G", "dept", "G", config=RUN | TOGETHER, home="pacs-mini"),
