@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.data.folder import ImageSet, decodable, labelled_as
+from dept.data.folder import ImageSet
 from dept.engine import Runtime
-from dept.inference import class_probabilities
+from dept.inference import class_probabilities, scorable
 from dept.metrics import score
 from dept.models import Model
 from dept.runs import resolve_device
@@ -44,9 +44,7 @@ def evaluate_ensemble(
     classes = models[0].classes
     if any(model.classes != classes for model in models):
         raise ValueError("The models of an ensemble must have the same classes in the same order.")
-    found = labelled_as(images, classes, "scored")
-    if not isinstance(images, ImageSet):
-        found = decodable(found)
+    found = scorable(images, classes)
     runtime = Runtime(resolve_device(device), workers, batch)
     members = [class_probabilities(model, found, runtime) for model in models]
     return score(mean_probabilities(members), torch.tensor(found.labels), classes)

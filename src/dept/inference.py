@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,16 @@ def evaluate(
     batch: int = 64,
 ) -> dict[str, Any]:
     """top1, mean_per_class, per_class, nll, ece and ci95 on labelled images (fractions)."""
-    found = labelled_as(images, model.classes, "scored")
-    if not isinstance(images, ImageSet):
-        found = decodable(found)
+    found = scorable(images, model.classes)
     runtime = Runtime(resolve_device(device), workers, batch)
     probabilities = class_probabilities(model, found, runtime)
     return score(probabilities, torch.tensor(found.labels), model.classes)
+
+
+def scorable(images: str | Path | ImageSet, classes: Sequence[str]) -> ImageSet:
+    """Images labelled with these classes; a set is taken as it is, of a folder or list those that decode."""
+    found = labelled_as(images, classes, "scored")
+    return found if isinstance(images, ImageSet) else decodable(found)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +36,9 @@ def silent(event: dict[str, Any]) -> None:
     """The listener of those who do not listen."""
 
 
+TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+
+
 class RunFolder:
     """Files of one run. Refuses a folder that already holds a run unless told to resume or overwrite it.
 
@@ -49,7 +52,7 @@ class RunFolder:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
         self.resume = resume and self.resume_file.exists()
-        self.known = (product, "config.json", "events.jsonl", "result.json", "resume.safetensors", "report.html")
+        self.known = (product, *TRACES, "report.html")
         held = [name for name in self.known if (self.path / name).exists()]
         if resume and not self.resume_file.exists():
             raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
@@ -74,12 +77,7 @@ class RunFolder:
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
             before, now = _deciding(json.loads(file.read_text())), _deciding(plain)
-            changed = sorted(k for k in now.keys() | before.keys() if now.get(k) != before.get(k))
-            if changed:
-                raise UsageError(
-                    f"{self.path} was started with other settings ({', '.join(changed)} differ); resume with the "
-                    "same command, or start anew with --overwrite."
-                )
+            refuse_changes(self.path, before, now, "start anew with --overwrite")
         if not self.resume:
             for name in self.known:
                 (self.path / name).unlink(missing_ok=True)
@@ -127,6 +125,16 @@ class RunFolder:
         """Write result.json and drop the resume state, which nobody needs any more."""
         write_json(self.path / "result.json", result)
         self.resume_file.unlink(missing_ok=True)
+
+
+def refuse_changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], otherwise: str) -> None:
+    """A run goes on with the settings it was started with; `otherwise` is what else the user can do."""
+    changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+    if changed:
+        raise UsageError(
+            f"{folder} was started with other settings ({', '.join(changed)} differ); resume with the same command, or "
+            f"{otherwise}."
+        )
 
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:

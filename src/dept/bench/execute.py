@@ -34,6 +34,7 @@ from dept.streaming import run_scenario
 from dept.training import SourceTraining, train
 from dept.uda_run import adapt_with_source
 
+AUTHORS_DRAW = {"subset": "stratified"}  # of suites with a ratio; a cell may ask for another
 OPTIONS = {option.name for option in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes
 
 
@@ -158,7 +159,7 @@ class Executor:
             workers=self.workers,
             **self._stats(cell),
             **_settings(methods.get(cell.method), cell),
-            **{"subset": "stratified", **{name: value for name, value in cell.protocol.items() if name in OPTIONS}},
+            **AUTHORS_DRAW | {name: value for name, value in cell.protocol.items() if name in OPTIONS},
             **self._going_on(cell),
         )
 

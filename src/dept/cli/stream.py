@@ -31,7 +31,7 @@ from dept.files import (
     write_tensors,
 )
 from dept.models import Model, fingerprint
-from dept.runs import stop_signal
+from dept.runs import TRACES, refuse_changes, stop_signal
 from dept.streaming import Stream, open_stream
 
 
@@ -102,8 +102,7 @@ class _Session:
 
     def _check_folder(self) -> None:
         out, resume = self.files.out, self.files.resume
-        traces = ("config.json", "events.jsonl", "result.json", "resume.safetensors", "adapter.safetensors")
-        held = [name for name in traces if (out / name).exists()]
+        held = [name for name in (*TRACES, "adapter.safetensors") if (out / name).exists()]
         if self.predictions.exists() and not resume:
             raise UsageError(f"{out} already holds a stream. Go on with it by --resume, or choose another --out.")
         if not self.predictions.exists() and held:
@@ -215,13 +214,8 @@ class _Session:
     def _restore(self) -> None:
         """Back to the last saved state; later predictions are dropped and made again, to the same bits."""
         tensors, meta = read_tensors(self.files.out / "resume.safetensors", "stream")
-        before, now = meta["settings"], json.loads(json.dumps(self.settings))
-        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-        if changed:
-            raise UsageError(
-                f"{self.files.out} was started with other settings ({', '.join(changed)} differ); resume with the same "
-                "command, or choose another --out."
-            )
+        now = json.loads(json.dumps(self.settings))
+        refuse_changes(self.files.out, meta["settings"], now, "choose another --out")
         self.stream.load_state_dict(tensors)
         lines = self.predictions.read_text().splitlines()[: meta["lines"]]
         write_atomic(self.predictions, "".join(line + "\n" for line in lines).encode())
