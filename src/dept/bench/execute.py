@@ -14,6 +14,7 @@ from dept.adapting import AdaptOptions, AdaptRun, adapt, label_free, make_config
 from dept.bench.domains import Domains
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
+from dept.bench.scoring import joined, paired, scores, segments
 from dept.bench.suite import TRAINING, Suite, file_hash
 from dept.data.folder import ImageSet
 from dept.data.loader import Views
@@ -25,7 +26,6 @@ from dept.errors import DataError
 from dept.files import load_model, save_model
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
-from dept.metrics import paired_interval, score
 from dept.models import Model, create_model, fingerprint
 from dept.report.collect import read_run, score_curves
 from dept.runs import environment, list_hash, protocol, resolve_device
@@ -185,7 +185,7 @@ class Executor:
             **tuned,
             "members": {domain: run.result["after"]["top1"] for domain, run in runs.items()},
             "label_free": label_free(before, after, images.classes),
-            **_scores(before, after, images),
+            **scores(before, after, images),
             **paired(before, after, images),
             "protocol": first["protocol"] | {"setting": "ensemble", "backbone_sha256": shas} | marks,
         }
@@ -227,8 +227,8 @@ class Executor:
             "notes": notes,
             **method.counts(),
             "label_free": label_free(before, after, model.classes),
-            **_scores(before, after, images),
-            "segments": _segments(scenario, before, after),
+            **scores(before, after, images),
+            "segments": segments(scenario, before, after),
             **paired(before, after, images),
             "protocol": record,
             "environment": environment(self.runtime),
@@ -309,44 +309,6 @@ def play(method: Method, scenario: Scenario, views: Views, runtime: Runtime) -> 
     return torch.cat(answered)
 
 
-def joined(scenario: Scenario) -> ImageSet:
-    """All images of a scenario in the order of arrival."""
-    parts = [segment.images.take(segment.order) for segment in scenario.segments]
-    labels = tuple(label for part in parts for label in part.labels or ())
-    return ImageSet(parts[0].root, tuple(path for part in parts for path in part.paths), labels, parts[0].classes)
-
-
-def paired(before: Tensor, after: Tensor, images: ImageSet | None) -> dict[str, Any]:
-    """The gain on the same images with its interval, and the predictions and labels that it comes from."""
-    assert images is not None and images.labels is not None
-    old, new = before.argmax(dim=1).tolist(), after.argmax(dim=1).tolist()
-    hits = [[p == y for p, y in zip(predicted, images.labels, strict=True)] for predicted in (new, old)]
-    return {
-        "gain": (sum(hits[0]) - sum(hits[1])) / len(images),
-        "gain_ci95": paired_interval(*hits),
-        "predictions": {"before": old, "after": new, "labels": list(images.labels)},
-    }
-
-
 def _settings(kind: Any, cell: Cell) -> dict[str, Any]:
     """The cell's config, as far as the method has such settings: rows of one protocol share batch and steps."""
     return {name: value for name, value in cell.protocol["config"].items() if name in kind.Config.__dataclass_fields__}
-
-
-def _scores(before: Tensor, after: Tensor, images: ImageSet) -> dict[str, Any]:
-    labels = torch.tensor(images.labels)
-    return {
-        "before": score(before, labels, images.classes),
-        "after": score(after, labels, images.classes),
-    }
-
-
-def _segments(scenario: Scenario, before: Tensor, after: Tensor) -> dict[str, dict[str, float]]:
-    """Accuracy of every segment of a stream."""
-    found, at = {}, 0
-    for segment in scenario.segments:
-        part = slice(at, at := at + len(segment.order))
-        labels = torch.tensor(segment.images.take(segment.order).labels)
-        hits = [float((p[part].argmax(dim=1) == labels).double().mean()) for p in (before, after)]
-        found[segment.name] = dict(zip(("before", "after"), hits, strict=True))
-    return found
