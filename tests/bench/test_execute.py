@@ -201,6 +201,18 @@ def test_two_images_per_class_become_source_and_stream(tmp_path: Path) -> None:
     assert [path.name for path in noisy.paths] == ["b.JPEG", "b.JPEG"]
 
 
+def test_stand_in_images_come_corrupted_in_turn(tmp_path: Path) -> None:
+    for label in range(5):
+        (tmp_path / "imagenet-val" / f"n0{label}").mkdir(parents=True)
+        for image in "ab":
+            Image.new("RGB", (40, 40), "red").save(tmp_path / "imagenet-val" / f"n0{label}" / f"{image}.png")
+    chosen_on = Domains(tmp_path, tmp_path / "work").load("imagenet-c-mini", "clean/corrupted")
+    assert {path.name for path in chosen_on.paths} == {"a.JPEG"}, "no image of a stream"
+    assert [path.parts[-4] for path in chosen_on.paths] == [EXTRA[0], EXTRA[0], *EXTRA[1:]]
+    assert [path.parts[-2] for path in chosen_on.paths] == [f"n0{label}" for label in chosen_on.labels or ()]
+    assert chosen_on.labels == (0, 4, 1, 2, 3)
+
+
 def test_missing_data_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--data DIR"):
         Domains(None, tmp_path).load("pacs", "photo")

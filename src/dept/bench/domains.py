@@ -66,18 +66,32 @@ def _imagenet_c(domains: Domains, domain: str) -> ImageSet:
 
 
 def _imagenet_mini(domains: Domains, domain: str) -> ImageSet:
-    """Two validation crops per class: `clean` is the first of each, a corruption is made from the second."""
+    """Two validation crops per class: `clean` is the first of each, a corruption is made from the second.
+
+    `clean/corrupted`, where settings are chosen, has the first ones under one of the four extra corruptions each.
+    """
     root = domains.folder() / "imagenet-val"
     if not root.is_dir():
         raise DataError(f"{root} does not exist: ImageNet crops are expected as DATA/imagenet-val/<wnid>/<image>.")
     images = find_labelled(root)
     labels = images.labels or ()
     firsts = {label: position for position, label in reversed(list(enumerate(labels)))}
+    clean, work = images.take(sorted(firsts.values())), domains.work / "imagenet-c-mini"
     if domain == "clean":
-        return images.take(sorted(firsts.values()))
+        return clean
+    if domain == "clean/corrupted":
+        return _in_turn(clean, work / "clean", EXTRA)
     seconds = [position for position, label in enumerate(labels) if position == firsts[label] + 1]
     name, _, severity = domain.partition("/")
-    return _corrupted(images.take(seconds), domains.work / "imagenet-c-mini", (name,), int(severity or 5))
+    return _corrupted(images.take(seconds), work, (name,), int(severity or 5))
+
+
+def _in_turn(images: ImageSet, out: Path, kinds: tuple[str, ...]) -> ImageSet:
+    """Every image under one of the corruptions, at severity 5."""
+    turns = [list(range(first, len(images), len(kinds))) for first in range(len(kinds))]
+    parts = [_corrupted(images.take(turn), out, (kind,), 5) for turn, kind in zip(turns, kinds, strict=True)]
+    labels = tuple(label for part in parts for label in part.labels or ())
+    return ImageSet(out, tuple(path for part in parts for path in part.paths), labels, images.classes)
 
 
 def _corrupted(images: ImageSet, out: Path, kinds: tuple[str, ...], severity: int) -> ImageSet:

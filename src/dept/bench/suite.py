@@ -102,6 +102,10 @@ class Suite:
     paper: str = ""
     """table of the paper's numbers"""
 
+    def lend(self, *names: str) -> dict[str, Source]:
+        """Source models of this suite (all unless named) for another one."""
+        return {name: replace(self.sources[name], home=self.name) for name in names or self.sources}
+
     def source_cell(self, name: str, shift: str, weights: str) -> Cell:
         """The training of one source model on the source side of a shift."""
         source, domain = self.sources[name], shift.split("->")[0]

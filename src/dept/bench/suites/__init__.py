@@ -32,6 +32,7 @@ _REGISTRY = {
     "pacs-why": "dept.bench.suites.pacs_why",
     "digits": "dept.bench.suites.digits",
     "imagenet-c-mini": "dept.bench.suites.imagenet_c_mini",
+    "imagenet-c-select": "dept.bench.suites.imagenet_c_select",
 }
 
 

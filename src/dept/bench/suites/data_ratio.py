@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dept.bench.paper import paper_rows
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.visda import SHIFT, borrowed
+from dept.bench.suites.visda import SHIFT
+from dept.bench.suites.visda import SUITE as VISDA
 
 RATIOS = (0.01, 0.1, 0.5, 1.0)
 WAYS = (
@@ -45,7 +46,7 @@ SUITE = Suite(
     title="accuracy against the share of target images, 1 to 100 %; VisDA-C, ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=borrowed("plain", "S", "G", "D"),
+    sources=VISDA.lend("plain", "S", "G", "D"),
     rows=tuple(row for ratio in RATIOS for row in rows_at(ratio)),
     seeds=(2020,),
     metric="mean_per_class",

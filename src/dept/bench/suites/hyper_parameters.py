@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.visda import SHIFT, borrowed
+from dept.bench.suites.visda import SHIFT
+from dept.bench.suites.visda import SUITE as VISDA
 
 
 def row(paper: str, tag: str, label: str = "", **settings: Any) -> Row:
@@ -23,7 +24,7 @@ SUITE = Suite(
     title="learning rate, teacher temperature and β of DePT-G; VisDA-C, ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=borrowed("G"),
+    sources=VISDA.lend("G"),
     rows=(
         row("lr 5e-3", "", "default: lr 5e-3, teacher temperature 0.07, beta 0.1"),
         row("lr 2e-4", "-lr2e-4", lr=2e-4),

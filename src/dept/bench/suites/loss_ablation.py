@@ -8,7 +8,8 @@ tuned, the backbone at 2e-4 (our choice; the paper gives no rate).
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.visda import SHIFT, borrowed
+from dept.bench.suites.visda import SHIFT
+from dept.bench.suites.visda import SUITE as VISDA
 
 # Every step switches one term back on; the settings are what is still off.
 STEPS: tuple[tuple[str, str, dict[str, float | bool]], ...] = (
@@ -46,7 +47,7 @@ SUITE = Suite(
     title="terms of DePT's loss one by one, with 100 % and 1 % of the images; VisDA-C, ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=borrowed("G"),
+    sources=VISDA.lend("G"),
     rows=(Row("0: source model with prompts", "source", "G", paper="0 at 100 %"), *rows_at(1.0), *rows_at(0.01)),
     seeds=(2020,),
     metric="mean_per_class",

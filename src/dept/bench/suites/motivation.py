@@ -7,7 +7,8 @@ The curve is in the events of each run. The paper gives no learning rate for the
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.visda import SHIFT, borrowed
+from dept.bench.suites.visda import SHIFT
+from dept.bench.suites.visda import SUITE as VISDA
 
 # With 1 % of the images an epoch is a hundredth, and there are a hundred times as many.
 SHARES = ((1.0, 1), (0.01, 100))
@@ -18,7 +19,7 @@ SUITE = Suite(
     title="AdaContrast's objective on all weights or norm layers, with 100 % and 1 % of the images; VisDA-C, ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=borrowed("plain"),
+    sources=VISDA.lend("plain"),
     rows=tuple(
         Row(
             f"AdaContrast, {label}, {100 * ratio:g} %",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.loss_ablation import STEPS
-from dept.bench.suites.pacs_mini import RUN, TOGETHER, borrowed
+from dept.bench.suites.pacs_mini import RUN, TOGETHER
+from dept.bench.suites.pacs_mini import SUITE as MINI
 
 *FEWER, ALL = STEPS
 SUITE = Suite(
@@ -12,7 +13,7 @@ SUITE = Suite(
     title="terms of DePT-G's loss one by one; PACS photo -> art_painting",
     data="pacs",
     shifts=("photo->art_painting",),
-    sources=borrowed("G"),
+    sources=MINI.lend("G"),
     rows=(
         Row("0: source model with prompts", "source", "G", config=RUN),
         *(Row(f"{n}: {terms}", "dept", "G", tag=f"-{n}", config=RUN | TOGETHER | off) for n, terms, off in FEWER),

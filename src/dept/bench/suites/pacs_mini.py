@@ -7,12 +7,10 @@ Read-out: student, direct, last iterate.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from dept import methods
+from dept.bench.rates import at_chosen
 from dept.bench.suite import Row, Source, Suite
-from dept.methods.full import Full
 
 ARCH = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 STAGES = {"plain": 0, "S": 1, "G": 4, "D": 12}
@@ -32,11 +30,6 @@ MODELS = {name: source(stages) for name, stages in STAGES.items()} | {
     "rotation": source(0, config=TRAINING | {"aux": "rotation"}),
     "pretrained": source(0, config=None),
 }
-
-
-def borrowed(*names: str) -> dict[str, Source]:
-    """Source models of this suite for another one."""
-    return {name: replace(MODELS[name], home="pacs-mini") for name in names}
 
 
 ONLINE = {"batch": BATCH}
@@ -133,33 +126,13 @@ CHOSEN = {
 }
 
 
-def published(row: Row) -> float:
-    """The learning rate that a row starts from."""
-    kind = methods.get(row.method)
-    config = kind.preset(row.preset) if row.preset else kind.Config()
-    return float(row.config.get("lr", config.lr))
-
-
-def at_rate(row: Row, factor: float) -> Row:
-    """The row with its learning rates times a factor."""
-    rates = {"lr": factor * published(row)}
-    if row.method == "full":
-        rates["backbone_lr"] = factor * Full.Config().backbone_lr
-    return replace(row, config={**row.config, **rates})
-
-
-def at_chosen(row: Row) -> Row:
-    """The row at its chosen rate, if there is one."""
-    return at_rate(row, CHOSEN[row.label]) if row.label in CHOSEN else row
-
-
 SUITE = Suite(
     name="pacs-mini",
     title="PACS photo -> art_painting, cartoon, sketch; ViT-Ti/16 at 128 px",
     data="pacs",
     shifts=("photo->art_painting", "photo->cartoon", "photo->sketch"),
     sources=MODELS,
-    rows=(*SOURCES, *map(at_chosen, OFFLINE + STREAMED), *WITH_SOURCE),
+    rows=(*SOURCES, *(at_chosen(row, CHOSEN) for row in OFFLINE + STREAMED), *WITH_SOURCE),
     seeds=(0, 1),
     most=1000,
 )

@@ -8,7 +8,8 @@ for 100, 20, 5 %, so that all make about 200 steps.
 from __future__ import annotations
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import BATCH, borrowed
+from dept.bench.suites.pacs_mini import BATCH
+from dept.bench.suites.pacs_mini import SUITE as MINI
 
 RUN = {"batch": BATCH, "epochs": 3, "clip_by": "stage"}
 
@@ -24,7 +25,7 @@ SUITE = Suite(
     title="accuracy against the share of target images, DePT-G and all weights; PACS photo -> art_painting",
     data="pacs",
     shifts=("photo->art_painting",),
-    sources=borrowed("G"),
+    sources=MINI.lend("G"),
     rows=(
         *(row("DePT-G", "dept", ratio) for ratio in (0.05, 0.2, 1.0)),
         *(row("all weights", "full", ratio) for ratio in (0.05, 0.2, 1.0)),

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dept.bench.rates import searched
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import OFFLINE, STREAMED, at_rate, borrowed, published
+from dept.bench.suites.pacs_mini import OFFLINE, STREAMED
+from dept.bench.suites.pacs_mini import SUITE as MINI
 
-FACTORS = (0.2, 1.0, 5.0)
 STEPS = 100
-
-
-def searched(row: Row, factor: float) -> Row:
-    """The row at a multiple of its rate, shortened if it is an offline one."""
-    rate, tried = factor * published(row), at_rate(row, factor)
-    config = {**tried.config, "max_iters": STEPS} if row.setting == "offline" else tried.config
-    return replace(tried, label=f"{row.label}, lr {rate:g}", tag=f"{row.tag}-lr{rate:g}", config=config)
-
-
-SOURCES = borrowed("plain", "G", "rotation")
+SOURCES = MINI.lend("plain", "G", "rotation")
 FOLLOWING = ("shotpp", "full", "neo")  # NEO has no rate
+
+
+def shortened(row: Row) -> Row:
+    """The row with the steps of the search, if it is an offline one."""
+    return replace(row, config={**row.config, "max_iters": STEPS}) if row.setting == "offline" else row
+
+
 SEARCHED = tuple(
-    row
+    shortened(row)
     for row in OFFLINE + STREAMED
     if row.source in SOURCES and row.method not in FOLLOWING and row.tag not in ("-lean", "-stages", "-recentred")
 )
@@ -38,5 +37,5 @@ SUITE = Suite(
     data="pacs",
     shifts=("photo->photo/held-out",),
     sources=SOURCES,
-    rows=tuple(searched(row, factor) for row in SEARCHED for factor in FACTORS),
+    rows=searched(SEARCHED),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dept.bench.rates import at_chosen, at_rate
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import OFFLINE, QUIET, RUN, TOGETHER, at_chosen, at_rate, borrowed
+from dept.bench.suites.pacs_mini import CHOSEN, OFFLINE, QUIET, RUN, TOGETHER
+from dept.bench.suites.pacs_mini import SUITE as MINI
 
 FULL = next(row for row in OFFLINE if row.method == "full")
 SHOT = next(row for row in OFFLINE if row.label == "SHOT")
@@ -13,7 +15,7 @@ SUITE = Suite(
     title="DePT-G and SHOT, one thing changed at a time; PACS photo -> the three other domains",
     data="pacs",
     shifts=("photo->cartoon", "photo->art_painting", "photo->sketch"),
-    sources=borrowed("plain", "G"),
+    sources=MINI.lend("plain", "G"),
     rows=(
         Row("DePT-G", "dept", "G", config=RUN | TOGETHER, home="pacs-mini"),
         Row("DePT-G, five times the rate", "dept", "G", tag="-lr5", config=RUN | TOGETHER | {"lr": 0.025}),
@@ -21,8 +23,8 @@ SUITE = Suite(
         Row("DePT-G, gradients not clipped", "dept", "G", tag="-free", config=RUN | {"clip": 0.0}),
         Row("Full", "full", "G", config=FULL.config, home="pacs-mini"),
         Row("Full, five times the rates", "full", "G", tag="-lr5", config=at_rate(FULL, 5.0).config),
-        Row("SHOT", "shot", "plain", preset="offline", config=at_chosen(SHOT).config, home="pacs-mini"),
-        Row("SHOT on DePT-G's source model", "shot", "G", preset="offline", config=at_chosen(SHOT).config),
+        Row("SHOT", "shot", "plain", preset="offline", config=at_chosen(SHOT, CHOSEN).config, home="pacs-mini"),
+        Row("SHOT on DePT-G's source model", "shot", "G", preset="offline", config=at_chosen(SHOT, CHOSEN).config),
         # SHOT's loss with what DePT tunes (but for the head), at DePT's rate.
         Row(
             "SHOT on DePT-G's source model, prompts only",

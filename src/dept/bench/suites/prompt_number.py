@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dept.bench.suite import Row, Source, Suite
-from dept.bench.suites.visda import ARCH, SHIFT, STAGES, borrowed
+from dept.bench.suites.visda import ARCH, SHIFT, STAGES
+from dept.bench.suites.visda import SUITE as VISDA
 
 COUNTS = (1, 10, 50, 100)
 
@@ -18,7 +19,7 @@ SUITE = Suite(
     title="number of prompts per stage, 1 to 100; VisDA-C, ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=borrowed(*STAGES)
+    sources=VISDA.lend(*STAGES)
     | {name(v, p): Source(ARCH, stages, p) for v, stages in STAGES.items() for p in COUNTS if p != 50},
     rows=tuple(
         Row(f"DePT-{v}, {p} prompts", "dept", name(v, p), preset="official", paper=f"DePT-{v} p={p}")

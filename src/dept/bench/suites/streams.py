@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import ONLINE, STREAMED, borrowed
+from dept.bench.suites.pacs_mini import ONLINE, STREAMED
+from dept.bench.suites.pacs_mini import SUITE as MINI
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "reset": {},
@@ -26,7 +27,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "long-tail": {"order": "imbalanced", "delta": 0.1},
     "episodic": {"reset": "batch"},
 }
-SOURCES = borrowed("plain", "G")
+SOURCES = MINI.lend("plain", "G")
 METHODS = (
     Row("Source (plain ViT)", "source", "plain", "online", config=ONLINE),
     Row("Source (prompted, M=4)", "source", "G", "online", config=ONLINE),

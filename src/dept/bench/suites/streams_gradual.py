@@ -18,6 +18,6 @@ SUITE = replace(
     name="streams-gradual",
     title="15 corruptions that grow and fade, continual; 1,000 ImageNet crops, ViT-Ti/16",
     shifts=("clean->" + ",".join(f"{name}/{severity}" for name in CORRUPTIONS for severity in SEVERITIES),),
-    sources={name: replace(source, home=MINI.name) for name, source in MINI.sources.items()},
+    sources=MINI.lend(),
     rows=tuple(replace(row, extra={**row.extra, "stream": {"reset": "never"}}) for row in MINI.rows),
 )

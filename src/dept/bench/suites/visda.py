@@ -7,8 +7,6 @@ in random order. Seeds are those of AdaContrast. The half of the table with a Re
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dept.bench.suite import Row, Source, Suite
 
 ARCH = "vit_base_patch16_224.augreg_in21k_ft_in1k"
@@ -17,11 +15,6 @@ STAGES = {"S": 1, "G": 4, "D": 12}
 SEEDS = (2020, 2021, 2022)
 SOURCES = {"plain": Source(ARCH)} | {name: Source(ARCH, stages, 50) for name, stages in STAGES.items()}
 STATS = {"stats": True}
-
-
-def borrowed(*names: str) -> dict[str, Source]:
-    """Source models of this suite for another one: they are trained once."""
-    return {name: replace(SOURCES[name], home="visda") for name in names}
 
 
 OFFLINE = (
