@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from dept.bench import suites
 from dept.bench.estimate import forward, gpu_hours, image_count
 from dept.bench.found import key_of, stored_cells, trainings
 from dept.bench.paper import paper_number, paper_rows
-from dept.bench.suite import Source
+from dept.bench.rates import at_rate, best, published
+from dept.bench.suite import Row, Source
 from dept.data import benchmarks
+from dept.methods.full import Full
 from dept.training import SourceTraining
 
 NAMES = suites.available()
@@ -104,3 +107,26 @@ def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
         # The source model has nothing random in it: the suite defines its first seed only.
         if (cell["method"], cell["setting"]) in rows and (cell["method"], cell["seed"]) != ("source", 1):
             assert key_of(entry) in defined, entry["cell"]
+
+
+def test_the_best_rate_wins_and_the_published_one_among_equals() -> None:
+    assert best({0.2: 94.0, 1.0: 94.2, 5.0: 94.5}) == 5.0
+    assert best({0.2: 94.0, 1.0: 94.0, 5.0: 93.0}) == 1.0
+    assert best({0.2: 80.0, 1.0: 81.0, 5.0: 82.0}, lower=True) == 0.2
+
+
+def test_every_searched_row_runs_at_the_rate_that_its_search_found() -> None:
+    script, checked = runpy.run_path("benchmarks/chosen_rates.py"), 0
+    for select, mini in script["SEARCHES"].items():
+        complete = {row.label: factor for row, _, factor in script["search"](select) if factor is not None}
+        for row in mini.SUITE.rows:
+            if row.label in complete:
+                started = next(found for found in select.SEARCHED if found.label == row.label)
+                assert published(row) == pytest.approx(complete[row.label] * published(started)), row.label
+                checked += 1
+    assert checked
+
+
+def test_a_rate_moves_every_group_of_full() -> None:
+    row = at_rate(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
+    assert row.config == {"lr": 0.05, "backbone_lr": 5 * Full.Config().backbone_lr}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,11 @@ def at_rate(row: Row, factor: float) -> Row:
 def at_chosen(row: Row, chosen: Mapping[str, float]) -> Row:
     """The row at its chosen rate (label -> factor), if there is one."""
     return at_rate(row, chosen[row.label]) if row.label in chosen else row
+
+
+def best(found: Mapping[float, float], *, lower: bool = False) -> float:
+    """The factor with the best result (factor -> result), the one nearest to the published rate among equals."""
+    return min(found, key=lambda factor: (found[factor] if lower else -found[factor], abs(math.log(factor)), factor))
 
 
 def searched(rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -18,6 +18,7 @@ from dept.bench.suites.pacs_mini import SUITE as MINI
 STEPS = 100
 SOURCES = MINI.lend("plain", "G", "rotation")
 FOLLOWING = ("shotpp", "full", "neo")  # NEO has no rate
+VARIANTS = ("-published", "-lean", "-stages", "-recentred")
 
 
 def shortened(row: Row) -> Row:
@@ -28,7 +29,7 @@ def shortened(row: Row) -> Row:
 SEARCHED = tuple(
     shortened(row)
     for row in OFFLINE + STREAMED
-    if row.source in SOURCES and row.method not in FOLLOWING and row.tag not in ("-lean", "-stages", "-recentred")
+    if row.source in SOURCES and row.method not in FOLLOWING and row.tag not in VARIANTS
 )
 
 SUITE = Suite(
