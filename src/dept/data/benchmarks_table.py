@@ -37,7 +37,8 @@ _IMAGENET_TERMS = "non-commercial research, ImageNet's terms of access"
 
 
 def _visda(name: str, images: int, *, optional: bool = False) -> Domain:
-    # The release has a list in each folder; AdaContrast's and SHOT's lists lie beside the folders.
+    # The release has a list in each folder (that of the test images is in the devkit's repository, to be put there);
+    # AdaContrast's and SHOT's lists lie beside the folders.
     lists = (f"{name}/image_list.txt", f"{name}_list.txt")
     # The test images lie in numbered folders that say nothing about the class.
     return Domain(name, images, lists=lists, needs_list=optional, optional=optional)
@@ -60,7 +61,7 @@ TABLE: tuple[Benchmark, ...] = (
         VISDA_CLASSES,
         ("visda-c", "visda", "visda17", "visda2017", "visda-2017"),
         "https://ai.bu.edu/visda-2017/",
-        "non-commercial research",
+        "non-commercial research, no redistribution",
     ),
     Benchmark(
         "imagenet-c",
@@ -69,7 +70,7 @@ TABLE: tuple[Benchmark, ...] = (
         IMAGENET,
         ("imagenet-c", "imagenetc"),
         "https://github.com/hendrycks/robustness",
-        "CC BY 4.0",
+        "CC BY 4.0; made from ImageNet, see its terms",
     ),
     Benchmark(
         "imagenet-r",
@@ -78,7 +79,7 @@ TABLE: tuple[Benchmark, ...] = (
         200,
         ("imagenet-r", "imagenetr"),
         "https://github.com/hendrycks/imagenet-r",
-        "research; the images are their owners'",
+        "no terms stated; the images are their owners'",
         inside=("imagenet-r", ""),
     ),
     Benchmark(
@@ -88,7 +89,7 @@ TABLE: tuple[Benchmark, ...] = (
         200,
         ("imagenet-a", "imageneta"),
         "https://github.com/hendrycks/natural-adv-examples",
-        "MIT; the images are their owners'",
+        "code MIT; no terms stated for the images",
         inside=("imagenet-a", ""),
     ),
     Benchmark(
@@ -98,7 +99,7 @@ TABLE: tuple[Benchmark, ...] = (
         IMAGENET,
         ("imagenet-sketch", "imagenetsketch"),
         "https://github.com/HaohanWang/ImageNet-Sketch",
-        "MIT; the images are their owners'",
+        "code MIT; no terms stated for the images",
         inside=("sketch", ""),
     ),
     Benchmark(
@@ -108,7 +109,7 @@ TABLE: tuple[Benchmark, ...] = (
         IMAGENET,
         ("imagenet-v2", "imagenetv2", "imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency"),
         "https://github.com/modestyachts/ImageNetV2",
-        "MIT; the images are their owners'",
+        "code MIT; images as ImageNet's",
         inside=("imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency", ""),
         numbered=True,
     ),
@@ -129,7 +130,7 @@ TABLE: tuple[Benchmark, ...] = (
         DOMAINNET_CLASSES,
         ("domainnet-126", "domainnet126", "domainnet"),
         "https://ai.bu.edu/M3SDA/ (images, cleaned version) and https://github.com/DianCh/AdaContrast (list files)",
-        "non-commercial research",
+        "fair-use notice: non-commercial research",
     ),
     Benchmark(
         "pacs",
@@ -141,7 +142,7 @@ TABLE: tuple[Benchmark, ...] = (
         PACS_CLASSES,
         ("pacs",),
         "https://domaingeneralization.github.io/",
-        "research",
+        "none stated",
         inside=("kfold", "pacs_data/pacs_data", "pacs_data", ""),
     ),
     Benchmark(
@@ -156,6 +157,6 @@ TABLE: tuple[Benchmark, ...] = (
         OFFICE_HOME_CLASSES,
         ("office-home", "officehome", "office_home", "OfficeHomeDataset_10072016"),
         "https://www.hemanthdv.org/officeHomeDataset.html",
-        "non-commercial research",
+        "fair-use notice: non-commercial research",
     ),
 )
