@@ -142,7 +142,7 @@ TABLE: tuple[Benchmark, ...] = (
         PACS_CLASSES,
         ("pacs",),
         "https://domaingeneralization.github.io/",
-        "none stated",
+        "no terms stated",
         inside=("kfold", "pacs_data/pacs_data", "pacs_data", ""),
     ),
     Benchmark(
