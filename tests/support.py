@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -43,10 +44,19 @@ def scramble(model: nn.Module, seed: int = 0, scale: float = 0.3) -> None:
 
 
 def tiny_config(kind: type[Method], **changes: Any) -> BaseConfig:
-    """The method's Config in small: 4 images per step, 2 epochs, narrow projections; only fields it has."""
+    """The method's Config in small (4 images per step, 2 epochs, narrow projections), as far as it has such fields."""
     known = {field.name for field in fields(kind.Config)}
-    small = {"batch": 4, "epochs": 2, **PROJECTION}
+    small = {"batch": 4, "epochs": 2, "prior_count": 4.0, **PROJECTION}
     return replace(kind.Config(), **({k: v for k, v in small.items() if k in known} | changes))
+
+
+def slow_projection(head: nn.Module, tokens: Tensor) -> Tensor:
+    """A projection head written out: (…, D) -> (…, K)."""
+    tensors = dict(head.named_parameters())
+    hidden = F.gelu(tokens @ tensors["mlp.0.weight"].T + tensors["mlp.0.bias"])
+    hidden = hidden @ tensors["mlp.2.weight"].T + tensors["mlp.2.bias"]
+    rows = tensors["prototypes.parametrizations.weight.original1"]
+    return F.normalize(hidden, dim=-1) @ F.normalize(rows, dim=1).T
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 import dept.training as training
 from dept.adapting import adapt
@@ -25,6 +26,7 @@ from support import (
     events,
     moved,
     same_bits,
+    slow_projection,
     state_of,
     tiny_config,
     tiny_model,
@@ -178,7 +180,29 @@ def test_every_term_of_the_first_step() -> None:
         smooth = 0.9 * torch.eye(3)[batch.labels] + 0.1 / 3
     assert float(terms["cross_entropy"].detach()) == pytest.approx(float(-(smooth * log_p).sum(1).mean()), abs=1e-6)
     assert terms.keys() == {"cross_entropy", "cls", "prompt", "prompt_diversity"}
-    assert float(terms["prompt_diversity"].detach()) <= 0
+
+
+def test_the_regulariser_recomputed() -> None:
+    """Teacher (the same weights at first, centre 0) on the first view, student on the second; β 0.1, 0.1, λ 0.005."""
+    model = tiny_model()
+    method = SourceTraining(model, tiny_config(SourceTraining))
+    batch = labelled_batch(2)
+    with torch.no_grad():
+        teacher, student = (model.read(view, aggregated=True) for view in batch.views)
+        heads = list(model.projections)
+        target = (slow_projection(heads[-1], teacher.features) / 0.07).softmax(dim=1)
+        guess = (slow_projection(heads[-1], student.features) / 0.1).log_softmax(dim=1)
+        consistency = diversity = 0.0
+        for weight, head, ours, theirs in zip(
+            torch.tensor([1.0, 2.0]).softmax(dim=0), heads, student.prompts, teacher.prompts, strict=True
+        ):
+            a, b = slow_projection(head, ours), slow_projection(head, theirs)
+            consistency += float(weight * (1 - cosine_similarity(a, b, dim=-1)).mean())
+            diversity += float(weight * (1 - cosine_similarity(a[:, :, None], a[:, None], dim=-1)).mean())
+    terms = {name: float(term.detach()) for name, term in method.loss(batch).items()}
+    assert terms["cls"] == pytest.approx(0.1 * -float((target * guess).sum(dim=1).mean()), abs=2e-6)
+    assert terms["prompt"] == pytest.approx(0.1 * consistency, abs=2e-6)
+    assert terms["prompt_diversity"] == pytest.approx(-0.005 * diversity, abs=2e-6)
 
 
 def test_everything_moves_with_two_learning_rates() -> None:

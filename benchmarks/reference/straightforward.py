@@ -23,12 +23,12 @@ class Network(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.vit = copy.deepcopy(model.backbone)
-        self.prompts = nn.Parameter(model.prompts.detach().clone())
+        self.prompts = nn.ParameterList(model.prompts.detach().clone().unbind())  # one tensor per stage
         self.head = copy.deepcopy(model.head)
         self.projections = copy.deepcopy(model.projections)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        vit, (stages, count, _) = self.vit, self.prompts.shape
+        vit, stages, count = self.vit, len(self.prompts), len(self.prompts[0])
         x = vit.norm_pre(vit._pos_embed(vit.patch_embed(images)))
         layers = len(vit.blocks) // stages
         aggregated = []
@@ -75,7 +75,7 @@ class StraightforwardDePT:
         terms["class_diversity"] = config.w_class * (mean * (mean + 1e-8).log()).sum()
         self.optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()
-        for parameter in (self.student.prompts, *self.student.head.parameters()):
+        for parameter in (*self.student.prompts, *self.student.head.parameters()):
             nn.utils.clip_grad_norm_([parameter], config.clip)
         self.optimizer.step()
         with torch.no_grad():

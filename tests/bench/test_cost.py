@@ -77,12 +77,14 @@ def straightforward() -> ModuleType:
     return module
 
 
-def test_our_step_equals_the_straightforward_one() -> None:
-    """Loss terms of four steps, so that teacher, centre, bank and optimiser are compared as well."""
+@pytest.mark.parametrize("clip", [1.0, 0.01])
+def test_our_step_equals_the_straightforward_one(clip: float) -> None:
+    """Loss terms of four steps, so that teacher, centre, bank, clipping and optimiser are compared as well."""
     torch.manual_seed(0)
     model = tiny_model(5, stages=4, prompts=3, depth=4)
     method = DePT(
-        model, DePT.Config(batch=4, lr=0.05, projection_hidden=16, projection_bottleneck=8, projection_out=12)
+        model,
+        DePT.Config(batch=4, lr=0.05, clip=clip, projection_hidden=16, projection_bottleneck=8, projection_out=12),
     )
     features, probabilities = torch.randn(60, model.head.in_features), torch.rand(60, 5).softmax(dim=1)
     method.bank = MemoryBank(60, model.head.in_features, 5)

@@ -24,7 +24,7 @@ from dept.data.corruptions import EXTRA
 from dept.data.subsets import sample
 from dept.ensemble import evaluate_ensemble
 from dept.errors import DataError, UsageError
-from dept.files import load, load_model, read_meta
+from dept.files import load, load_model, read_meta, read_tensors
 from dept.models import Model
 from support import ARCH, PROJECTION, TIMM
 
@@ -181,6 +181,19 @@ def test_a_cell_of_other_weights_is_refused(executor: Executor) -> None:
     strange = replace(strange, protocol=strange.protocol | {"source": "0123456789ab"})
     with pytest.raises(DataError, match="other weights"):
         executor.run(strange)
+
+
+def test_source_images_of_another_size_are_prepared_by_a_rule_of_their_own(executor: Executor) -> None:
+    """Corrupted images may be the model's size already while the source's are not."""
+    asked = cell(executor, "CFA")
+    file = executor.source_model(asked).with_name("stats.safetensors")
+    found = []
+    for how in (True, {"resize": 40}):
+        file.unlink(missing_ok=True)
+        executor._stats(replace(asked, protocol=asked.protocol | {"stats": how}))
+        found.append(read_tensors(file, "stats")[0]["moment1"])
+    file.unlink()
+    assert not torch.equal(*found)
 
 
 def test_held_out_photos_come_corrupted_four_times(executor: Executor) -> None:

@@ -37,5 +37,5 @@ def test_teacher_temperature_by_hand() -> None:
     def at(epoch: int, warmup: int) -> float:
         return schedules.teacher_temperature(epoch, start=0.04, end=0.07, warmup_epochs=warmup)
 
-    assert [at(e, 3) for e in range(5)] == pytest.approx([0.04, 0.05, 0.06, 0.07, 0.07])
+    assert [at(e, 3) for e in range(5)] == pytest.approx([0.04, 0.055, 0.07, 0.07, 0.07])
     assert at(0, 0) == 0.07

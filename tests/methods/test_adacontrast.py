@@ -8,8 +8,19 @@ import torch.nn.functional as F
 
 from dept.core.bank import MemoryBank
 from dept.methods.adacontrast import AdaContrast, KeyQueue, info_nce
+from dept.methods.base import batch_norms, training
 from dept.models import Model
-from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
+from support import (
+    FixedPasses,
+    moved,
+    random_batch,
+    same_bits,
+    scramble,
+    state_of,
+    tiny_config,
+    tiny_model,
+    tiny_resnet,
+)
 
 SMALL = {"queue_size": 16, "batch": 4, "lr": 1e-3}
 
@@ -92,8 +103,11 @@ def test_terms_against_their_definitions(sharp: Model) -> None:
 
 
 def test_queue_and_bank_after_a_step(sharp: Model) -> None:
-    method = adacontrast(sharp)
+    method = adacontrast(sharp, ema=0.5)
     method.begin(FixedPasses(20, 4))
+    with torch.no_grad():
+        sharp.head.bias.add_(torch.tensor([1.0, 0.0, -1.0]))
+        sharp.get_parameter("backbone.norm.bias").add_(torch.randn(32))  # the momentum encoder is another one now
     batch = random_batch("wss", 4)
     method.step(batch)
     weak, _, key = batch.views
@@ -156,3 +170,15 @@ def test_reset_and_state_are_complete(sharp: Model) -> None:
     method.load_state_dict(middle)
     method.step(random_batch("wss", seed=2))
     assert same_bits(end, method.state_dict())
+
+
+def test_running_statistics_are_those_of_the_students_passes() -> None:
+    """Batch norm: the weak and the query view pass through the student, and only they move its statistics."""
+    model, twin = tiny_resnet().eval(), tiny_resnet().eval()
+    batch = random_batch("wss", 8)
+    AdaContrast(model, tiny_config(AdaContrast)).step(batch)
+    with torch.no_grad(), training(batch_norms(twin).values()):
+        for view in batch.views[:2]:
+            twin(view)
+    ours, expected = ({n: t for n, t in state_of(m).items() if "running" in n} for m in (model, twin))
+    torch.testing.assert_close(ours, expected)

@@ -12,7 +12,7 @@ from dept.methods.base import Batch
 from dept.methods.eata import EATA, selected_rows, weighted_entropy
 from dept.models import Model, fingerprint
 from dept.stats import load_stats, save_stats
-from support import random_batch, same_bits, scramble, tiny_model
+from support import random_batch, same_bits, scramble, spread_predictions, tiny_model
 
 
 @pytest.fixture
@@ -28,9 +28,10 @@ def eata(model: Model, stats: str = "", **changes: object) -> EATA:
     return EATA(model, config, stats=load_stats(stats, model) if stats else None)
 
 
-def fake_stats(model: Model, path: Path, fisher: float = 3.0, sha: str | None = None) -> str:
+def fake_stats(model: Model, path: Path, sha: str | None = None) -> str:
+    """Fisher weights 1, 2, 3, … for the norm layers' tensors in their order."""
     norms = EATA(model).trained_names
-    tensors = {f"fisher.{name}": torch.full_like(model.get_parameter(name), fisher) for name in norms}
+    tensors = {f"fisher.{n}": torch.full_like(model.get_parameter(n), value) for value, n in enumerate(norms, 1)}
     tensors["class_means"] = torch.zeros_like(model.head.weight)
     meta = {"format": 1, "kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
     return str(save_stats(tensors, meta | {"backbone_sha256": sha or fingerprint(model)}, path))
@@ -117,17 +118,28 @@ def test_running_mean_and_its_reset(sharp: Model) -> None:
     assert method.mean_prediction is None
 
 
+def test_what_was_seen_before_is_redundant(sharp: Model) -> None:
+    batch = random_batch("t", 8)
+    method = eata(spread_predictions(sharp), redundancy=0.9, lr=0.0)
+    mean = sharp(batch.views[0]).detach()
+    mean = mean[entropy(mean) < method.margin].softmax(dim=-1).mean(dim=0)
+    first, second = (method.step(batch)["selected"] for _ in range(2))
+    new = selected_rows(sharp(batch.views[0]).detach(), margin=method.margin, mean=mean, redundancy=0.9)
+    assert second == len(new) and 0 < second < first
+
+
 def test_fisher_penalty_by_hand(sharp: Model, tmp_path: Path) -> None:
     path = fake_stats(sharp, tmp_path / "stats.safetensors")
     method = eata(sharp, stats=path, w_fisher=10.0)
     batch = random_batch("t", 8)
     assert float(method.loss(batch)["fisher"].detach()) == 0.0
-    with torch.no_grad():
-        for name in method.trained_names:
-            sharp.get_parameter(name).add_(0.5)
-    size = sum(sharp.get_parameter(name).numel() for name in method.trained_names)
-    assert float(method.loss(batch)["fisher"].detach()) == pytest.approx(10.0 * 3.0 * 0.25 * size, rel=1e-5)
-    method.reset()
+    for value, name in enumerate(method.trained_names, 1):  # one tensor at a time: each has its own weight
+        parameter = sharp.get_parameter(name)
+        with torch.no_grad():
+            parameter.add_(0.5)
+        penalty = float(method.loss(batch)["fisher"].detach())
+        assert penalty == pytest.approx(10.0 * value * 0.25 * parameter.numel(), rel=1e-5), name
+        method.reset()
     assert float(method.loss(batch)["fisher"].detach()) == 0.0
 
 

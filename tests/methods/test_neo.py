@@ -17,17 +17,27 @@ def sharp() -> Model:
 
 
 def test_shrinkage() -> None:
-    assert [shrinkage(n, 16) for n in (0, 1, 16, 48)] == [0, 1 / 17, 0.5, 0.75]
+    assert [shrinkage(n, 16) for n in (0, 1, 15, 16, 48)] == [0, 0, 0, 0.5, 0.75]
+    assert shrinkage(1, 0) == 1
+
+
+def test_the_first_images_are_left_as_they_are(sharp: Model) -> None:
+    """A single image minus its own mean is nothing: below n₀ = 16 the source model answers."""
+    few, enough = random_batch("t", 15, seed=1), random_batch("t", 1, seed=2)
+    source = sharp(few.views[0]).detach(), sharp(enough.views[0]).detach()
+    method = NEO(sharp)
+    torch.testing.assert_close(method.observe(few.views[0], few)[0], source[0])
+    assert not torch.allclose(method.observe(enough.views[0], enough)[0], source[1])
 
 
 def test_logits_are_those_of_recentred_features(sharp: Model) -> None:
     batches = [random_batch("t", size, seed=size) for size in (3, 5)]
     features = torch.cat([sharp.read(b.views[0]).features for b in batches]).detach().double()
     weight, bias = sharp.head.weight.detach().double(), sharp.head.bias.detach().double()
-    method = NEO(sharp)
+    method = NEO(sharp, NEO.Config(prior_count=4.0))
     method.observe(batches[0].views[0], batches[0])
     logits, _ = method.observe(batches[1].views[0], batches[1])
-    centre = features.mean(dim=0) * 8 / (8 + 16)  # all 8 images so far, the current ones included
+    centre = features.mean(dim=0) * 8 / (8 + 4)  # all 8 images so far, the current ones included
     torch.testing.assert_close(logits.double(), (features[3:] - centre) @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
 
@@ -43,7 +53,7 @@ def test_the_continual_mean_forgets(sharp: Model) -> None:
 
 def test_predict_uses_the_same_shift(sharp: Model) -> None:
     method = NEO(sharp)
-    batch = random_batch("t")
+    batch = random_batch("t", 16)
     logits, _ = method.observe(batch.views[0], batch)
     torch.testing.assert_close(method.predict(batch.views[0]), logits)
 
@@ -52,7 +62,7 @@ def test_only_the_bias_moves_and_one_forward_is_enough(sharp: Model) -> None:
     before, calls = state_of(sharp), []
     sharp.backbone.patch_embed.register_forward_hook(lambda *args: calls.append(1))
     method = NEO(sharp)
-    batch = random_batch("t")
+    batch = random_batch("t", 16)
     method.observe(batch.views[0], batch)
     assert moved(before, sharp) == {"head.bias"} and calls == [1]
     assert list(method.adapter().tensors) == ["head.bias"]

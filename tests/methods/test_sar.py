@@ -117,6 +117,20 @@ def test_nobody_reliable_uphill_restores_exactly(sharp: Model) -> None:
     assert same_bits(before, method.state_dict())
 
 
+def test_rounding_does_not_empty_the_selection(sharp: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a batch may differ from the whole in the last bit: a row at the margin is then no longer below it."""
+    method = sar(sharp)
+    calls: list[float] = []
+
+    def rounded(logits: torch.Tensor) -> torch.Tensor:
+        calls.append(method.margin - 1e-7 if not calls else method.margin + 1e-7)
+        return 0.0 * entropy(logits) + calls[-1]
+
+    monkeypatch.setattr("dept.methods.sar.entropy", rounded)
+    assert method.step(random_batch("t", 1)) == {"loss": 0.0, "selected": 1.0}
+    assert len(calls) == 3
+
+
 def test_running_loss_and_recovery(sharp: Model) -> None:
     start = {n: t.detach().clone() for n, t in sharp.state_dict().items()}
     method = sar(sharp, lr=1e-3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,3 +187,21 @@ def test_online_ln_form(sharp: Model) -> None:
     after = method.adapter()
     step = torch.cat([(after.tensors[n] - t).flatten() for n, t in before.tensors.items()]).norm()
     assert 0 < float(step) <= 1e-3 * 1.001  # lr times the clipped norm
+
+
+def test_the_gradient_is_clipped_as_a_whole(sharp: Model) -> None:
+    steps = {}
+    for clip in (0.0, 0.01):
+        method = SHOT(sharp, replace(SHOT.preset("online-ln"), lr=1.0, clip=clip))
+        before = method.adapter()
+        method.step(random_batch("t"))
+        after = method.adapter()
+        steps[clip] = float(torch.cat([(after.tensors[n] - t).flatten() for n, t in before.tensors.items()]).norm())
+        method.reset()
+    assert steps[0.0] > 0.02 and steps[0.01] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_clamped_logarithm_ends_at_minus_100() -> None:
+    """p = (1, q) with q = e^-150: q times -100 instead of -150, and 1 log 1 = 0."""
+    terms = information_maximisation(torch.tensor([[150.0, 0.0]], dtype=torch.float64), "clamped")
+    assert float(terms["class_diversity"]) == pytest.approx(-100 * math.exp(-150), rel=1e-9, abs=0)

@@ -7,6 +7,7 @@ from dept import methods
 from dept.methods.base import Batch, Progress, batch_norms
 from dept.methods.tent import Tent
 from dept.models import Model
+from dept.stats import feature_statistics
 from support import moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
 
 
@@ -69,12 +70,16 @@ def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> Non
     assert same_bits(state_of(model), before | {n: t for n, t in state_of(model).items() if "num_batches" in n})
 
 
-@pytest.mark.parametrize(("name", "learns"), [("shot", True), ("adacontrast", True), ("neo", False)])
+@pytest.mark.parametrize(
+    ("name", "learns"),
+    [("shot", True), ("adacontrast", True), *((name, False) for name in ("neo", "cfa", "eata", "sar"))],
+)
 def test_which_methods_learn_batch_statistics(name: str, learns: bool) -> None:
     model = tiny_resnet().eval()
     before = state_of(model)
     kind = methods.get(name)
-    method = kind(model, tiny_config(kind))
+    stats = feature_statistics(model, [random_batch("t", 8)], torch.arange(8) % 3)
+    method = kind(model, tiny_config(kind), stats=stats if kind.needs_stats else None)
     method.at(Progress(0, 1, 0))
     method.step(random_batch(method.views, 8))
     assert bool([name for name in moved(before, model) if "running" in name]) == learns

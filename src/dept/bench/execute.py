@@ -285,13 +285,20 @@ class Executor:
         return images if most is None else sample(images, most, seed=0)
 
     def _stats(self, cell: Cell) -> dict[str, Any]:
-        """Source statistics of the cell's model, computed once from the source images."""
-        if not cell.protocol.get("stats"):
+        """Source statistics of the cell's model, computed once from the source images.
+
+        `stats` in the protocol is true, or says how the source images are prepared if unlike the target's.
+        """
+        asked = cell.protocol.get("stats")
+        if not asked:
             return {}
         file = self.source_model(cell).with_name("stats.safetensors")
         if not file.exists():
             images = self._sources(cell.shift.split("->")[0], None)[0]
-            save_stats(*compute_stats(load_model(self.source_model(cell)), images, self.runtime), file)
+            model = load_model(self.source_model(cell))
+            if isinstance(asked, dict):
+                model.card = replace(model.card, preprocess=replace(model.card.preprocess, **asked))
+            save_stats(*compute_stats(model, images, self.runtime), file)
         return {"stats": str(file)}
 
     def _scenario(self, cell: Cell) -> Scenario:

@@ -2,7 +2,8 @@
 
 Cross-entropy of a strong view to a label voted in a memory bank by the weak view's neighbours, a contrast of two
 strong views against a queue of keys (those with the same pseudo-label are no negatives), and class diversity. Keys
-and bank come from a momentum encoder. Tunes everything (preset `ln`: norm layers only).
+and bank come from a momentum encoder. Tunes everything (preset `ln`: norm layers only). Strong views are those of all
+methods here: the released code crops by bilinear interpolation and flips last.
 Cost: four forwards and one backward per batch; memory for a second set of the tuned tensors. Fails when: the source
 model is right on too few images for a vote to help, or adaptation data are few and all weights overfit them.
 """
@@ -20,7 +21,7 @@ from dept.core.adapter import Adapter, pick
 from dept.core.bank import MemoryBank
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, part, prefixed
+from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, part, prefixed, untracked
 from dept.methods.shot import read_all
 
 
@@ -142,7 +143,8 @@ class AdaContrast(Method):
     @torch.no_grad()
     def _momentum_pass(self, key_view: Tensor, weak: Tensor) -> Tensor:
         """Unit keys (B, D) of the key view; the weak view, for the bank, rides in the same batch."""
-        features, logits, _ = self.model.read(torch.cat([key_view, weak]), adapter=self.momentum)
+        with untracked(self.norms.values()):  # running statistics are the student's
+            features, logits, _ = self.model.read(torch.cat([key_view, weak]), adapter=self.momentum)
         count = len(key_view)
         self._bank_entry = features[count:], logits[count:].softmax(dim=-1)
         return F.normalize(features[:count], dim=-1)

@@ -302,6 +302,19 @@ def training(layers: Iterable[nn.Module]) -> Iterator[None]:
             layer.train(mode)
 
 
+@contextmanager
+def untracked(layers: Iterable[_BatchNorm]) -> Iterator[None]:
+    """Whatever passes through the layers leaves their running statistics as they are."""
+    momenta = [(layer, layer.momentum) for layer in layers]
+    for layer, _ in momenta:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in momenta:
+            layer.momentum = momentum
+
+
 def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
     """Clip the gradient of each tensor to L2 norm `max_norm` separately (DINO style, not a global norm)."""
     for parameter in parameters:

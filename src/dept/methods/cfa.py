@@ -3,6 +3,7 @@
 Moves the norm layers until the features of a batch have the moments that they had on the source: the mean and two
 central moments overall, and the mean of every class that is predicted in the batch.
 Not strictly source-free: needs the source statistics that `dept stats` writes (`stats`).
+Batch norm, if any, keeps the source's statistics.
 Cost: one forward and one backward per batch. Fails when: batches are so small, or so one-sided, that their moments
 are noise, or the source statistics come from too few images.
 """
@@ -29,6 +30,7 @@ class CFA(Tent):
     name = "cfa"
     summary = "features aligned with stored source moments, overall and per class (Kojima et al., IJCAI 2022)"
     needs_stats = True
+    batch_statistics = False  # the source moments were taken in evaluation mode
 
     @dataclass(frozen=True)
     class Config(Tent.Config):

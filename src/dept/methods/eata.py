@@ -3,6 +3,7 @@
 Tent on the samples that are worth it: reliable ones (entropy below a margin) that say something new (prediction
 unlike the running mean), each weighted by its confidence. With source statistics (`stats`, from `dept stats`) a
 Fisher penalty holds the parameters that matter to the source near their values; without them λ is 0, which is ETA.
+Batch norm, if any, keeps the source's statistics, so that rows do not depend on each other.
 Cost: a forward of all rows, a forward and backward of the selected ones. Fails when: confident predictions are
 wrong, or classes arrive in blocks — then a whole block looks redundant and little is learned.
 """
@@ -43,6 +44,7 @@ class EATA(Tent):
         """λ, weight of the Fisher penalty; 0 for ETA"""
 
     config: Config
+    batch_statistics = False  # or leaving rows out of a forward would change the others
     presets = {"online": {}, "eta": {"w_fisher": 0.0}}
 
     def setup(self) -> None:

@@ -2,7 +2,7 @@
 
 Subtracts the running mean of the target's features, as if the source's mean were the origin. Nothing is trained:
 logits W(h - m) + b are those of the source head with the bias b - W m, which is all that an adapter holds.
-The mean m is shrunk by n / (n + 16), so that the first few images are not told apart from their own mean.
+The mean m of n images is shrunk by n / (n + 16) and left out below 16: few images are not told apart from their mean.
 Cost: one forward; no backward. Fails when: the stream is sorted by class (the mean then holds the class itself).
 """
 
@@ -33,7 +33,7 @@ class NEO(Method):
         predict: Literal["before", "after"] = "after"
         """online: a batch is predicted before or after it enters the mean"""
         prior_count: float = 16.0
-        """n₀, the mean m of n images is shrunk to m n / (n + n₀)"""
+        """n₀, the mean m of n images is shrunk to m n / (n + n₀), and to 0 below n₀"""
         mean_ema: float = 0.0
         """share of every further batch in the mean, for streams that change; 0 for the mean over all images so far"""
 
@@ -88,5 +88,5 @@ def recentred_bias(weight: Tensor, bias: Tensor, mean: Tensor) -> Tensor:
 
 
 def shrinkage(count: int, prior_count: float) -> float:
-    """n / (n + n₀): the weight of a mean of n images against n₀ images at the origin."""
-    return count / (count + prior_count)
+    """n / (n + n₀): the weight of a mean of n images against n₀ images at the origin; 0 for fewer than n₀."""
+    return count / (count + prior_count) if count >= prior_count else 0.0

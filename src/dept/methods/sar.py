@@ -2,7 +2,7 @@
 
 Entropy minimisation that looks for flat minima: reliable samples only, a sharpness-aware (SAM) gradient, the norm
 layers of the first three quarters of the blocks, and a return to the source model when the loss gets so low that
-it means collapse. Made for small, mixed or label-shifted batches.
+it means collapse. Made for small, mixed or label-shifted batches; batch norm, if any, keeps the source's statistics.
 Cost: a forward of all rows, two forwards and backwards of the reliable ones. Fails when: few samples are reliable
 (then little happens), or the source is so good that healthy entropies look like collapse (lower `reset_below`).
 """
@@ -35,7 +35,10 @@ class SAR(Tent):
 
     @dataclass(frozen=True)
     class Config(Tent.Config):
-        """Defaults: the published online pass. The thresholds scale with ln C."""
+        """Defaults: the published online pass. The thresholds scale with ln C.
+
+        The rate is for a batch of 64; scale it in proportion, and double it for single images.
+        """
 
         entropy_margin: float = 0.4
         """E₀ / ln C; only samples of lower entropy are learned from"""
@@ -47,6 +50,7 @@ class SAR(Tent):
         """running loss / ln C below which the source model is restored (0.2 at C = 1000, as published); 0: never"""
 
     config: Config
+    batch_statistics = False  # or leaving rows out of a forward would change the others
     presets = {"online": {}}
 
     def tuned(self) -> list[Group]:
@@ -77,7 +81,8 @@ class SAR(Tent):
         """The loss at the point uphill, or None if no row is reliable there and nothing was done."""
         assert self.optimizer is not None
         here = [parameter.detach().clone() for parameter in self.parameters]
-        gradients = torch.autograd.grad(self.loss(batch)["entropy"], self.parameters)
+        # No second look at the margin here: rounding must not empty what was selected from the whole batch.
+        gradients = torch.autograd.grad(entropy(self.model(batch.views[0])).mean(), self.parameters)
         with torch.no_grad():
             torch._foreach_add_(self.parameters, uphill(gradients, self.config.rho))
         terms = self.loss(batch)

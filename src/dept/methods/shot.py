@@ -2,8 +2,10 @@
 
 Keeps the classifier and moves the encoder until its features suit it: every prediction confident, the mean
 prediction spread over the classes (information maximisation), and, with a smaller weight, a cross-entropy to
-pseudo-labels from class centroids over all target images, recomputed every epoch. `im_only` (preset `im`) leaves
-the pseudo-labels out: SHOT-IM. Online there is no pass over all images, hence no centroids: SHOT-IM as well.
+pseudo-labels from class centroids over all target images, recomputed every epoch (the released code does it 15 times
+per run, which is the same for its 15 epochs). Without its bottleneck and weight-normalised classifier: features are the
+backbone's and the classifier is the model's own. `im_only` (preset `im`) leaves the pseudo-labels out: SHOT-IM. Online
+there is no pass over all images, hence no centroids: SHOT-IM as well.
 Cost: one forward and backward per batch through the whole encoder, and a pass over all images per epoch.
 Fails when: the target's classes are far from balanced, since the mean prediction is pushed towards an even spread.
 """
@@ -90,7 +92,7 @@ class SHOT(Method):
     presets = {
         "offline": {},
         "im": {"im_only": True},
-        # The published recipe for VisDA-C with a ResNet.
+        # The published optimiser for VisDA-C with a ResNet.
         "released": {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
         "online": ONLINE,
         "online-ln": ONLINE,

@@ -26,7 +26,10 @@ class Tent(Method):
 
     @dataclass(frozen=True)
     class Config(BaseConfig):
-        """Defaults: one online pass over test views with the published ViT settings."""
+        """Defaults: one online pass over test views with the published ViT settings.
+
+        The rate is for a batch of 64; for another size it is scaled in proportion (η = 1e-3 B / 64).
+        """
 
         view: Literal["test", "weak"] = "test"
         """the view that is adapted on"""

@@ -2,7 +2,8 @@
 
 A suite of its own, since one weights file belongs to a suite. Methods with source data start from the pretrained
 network, as their authors do, and follow TLL's recipes; expect them above the cited numbers, which are older.
-Test-time methods start from a source model trained at AdaContrast's rate.
+Test-time methods start from a source model trained at AdaContrast's rate; SHOT and AdaContrast have no bottleneck and
+no weight-normalised classifier here, unlike their released code.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""Every constant that a method's paper or released code gives: a change of a default must be meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dept import methods, stats
+
+SGD = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
+DEPT_RECIPE = {
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 1e-4,
+    "schedule": "cosine",
+    "batch": 128,
+    "epochs": 15,
+}
+ONE_PASS = SGD | {
+    "lr": 1e-3,
+    "schedule": "constant",
+    "batch": 64,
+    "epochs": 1,
+    "predict": "before",
+    "steps_per_batch": 1,
+}
+PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
+    ("tent", "online"): ONE_PASS | {"view": "test"},
+    ("tent", "offline"): SGD | {"lr": 1e-3, "schedule": "cosine", "batch": 128, "epochs": 15, "view": "weak"},
+    ("cfa", "online"): ONE_PASS | {"clip": 1.0, "w_all": 1.0, "w_class": 1.0},
+    ("eata", "online"): ONE_PASS | {"entropy_margin": 0.4, "mean_momentum": 0.9, "w_fisher": 2000.0},
+    ("eata", "eta"): ONE_PASS | {"w_fisher": 0.0},
+    ("sar", "online"): ONE_PASS | {"entropy_margin": 0.4, "rho": 0.05, "loss_momentum": 0.9, "reset_below": 0.029},
+    ("neo", "online"): {"lr": 0.0, "predict": "after", "mean_ema": 0.0, "prior_count": 16.0},
+    ("neo", "continual"): {"mean_ema": 0.1},
+    ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},
+    ("shot", "offline"): DEPT_RECIPE | {"lr": 2e-4, "w_pl": 0.3, "label_refresh": 1, "log": "shifted", "view": "weak"},
+    ("shot", "im"): DEPT_RECIPE | {"lr": 2e-4, "im_only": True},
+    ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
+    ("shot", "online-ln"): ONE_PASS | {"im_only": True, "tune": "norm", "clip": 1.0, "log": "clamped", "view": "test"},
+    ("adacontrast", "offline"): DEPT_RECIPE
+    | {"lr": 2e-4, "head_lr_scale": 10.0, "ema": 0.999, "queue_size": 16384, "temperature": 0.07, "neighbours": 10}
+    | {"bank_size": 0, "w_pl": 1.0, "w_contrast": 1.0, "w_class": 1.0},
+    ("adacontrast", "online"): {"schedule": "constant", "predict": "after", "epochs": 1, "bank_warmup": 1024},
+    ("adacontrast", "ln"): {"tune": "norm", "lr": 1e-3},
+}
+
+
+@pytest.mark.parametrize(("name", "preset"), PUBLISHED)
+def test_defaults_are_the_published_ones(name: str, preset: str) -> None:
+    config = methods.get(name).preset(preset)
+    expected = PUBLISHED[name, preset]
+    assert {field: getattr(config, field) for field in expected} == expected
+
+
+def test_fisher_weights_come_from_2000_images_in_batches_of_64() -> None:
+    assert stats.FISHER_BATCH == 64
+    assert stats.compute_stats.__kwdefaults__["fisher_images"] == 2000
