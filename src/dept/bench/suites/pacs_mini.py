@@ -126,6 +126,7 @@ CHOSEN = {
     "CFA (source statistics)": 5.0,
     "EATA (source statistics)": 5.0,
     "SAR": 5.0,
+    "TTT (rotation head)": 0.2,
 }
 
 
