@@ -46,7 +46,7 @@ CHOSEN = {
     "Full (stand-in prompts)": 5.0,
     "DePT-G (stand-in prompts)": 5.0,
 }
-# All 15 corruptions were run at these.
+# For comparison; Tent, EATA and DePT-G are run on all 15 corruptions at these.
 PUBLISHED = tuple(
     replace(row, label=f"{row.label}, published rate", tag="-published")
     for row in ADAPTED
