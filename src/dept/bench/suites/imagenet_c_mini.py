@@ -54,7 +54,7 @@ PUBLISHED = tuple(
     for row in ADAPTED
     if row.method in ("tent", "cfa", "eata", "dept")
 )
-# Why a larger rate hurts DePT here: 64 images cannot spread over 1,000 classes.
+# Does it hurt that 64 images are asked to spread over 1,000 classes? No: without it all is worse.
 UNEVEN = Row(
     "DePT-G (stand-in prompts), no class diversity",
     "dept",
