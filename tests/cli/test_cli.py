@@ -384,3 +384,14 @@ def test_peek() -> None:
 def test_table() -> None:
     lines = table(["name", "n"], [["a", "10"], ["long name", "9"]]).splitlines()
     assert lines == ["name        n", "---------  --", "a          10", "long name   9"]
+
+
+def test_a_missing_data_folder_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEPT_DATA", raising=False)
+    assert main(["bench", "pacs-mini", "--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]) == 2
+    assert capsys.readouterr().err.count("--data DIR") == 1
+    gone = str(tmp_path / "gone")
+    assert main(["bench", "pacs-mini", "--data", gone, "--results", str(tmp_path / "results")]) == 3
+    assert capsys.readouterr().err.count("does not exist") == 1

@@ -30,6 +30,11 @@ class Domains:
             return loader(self, domain)
         return benchmarks.get(data).load(self.folder(), domain)
 
+    def ready(self, data: str) -> None:
+        """Nothing, or the reason why no domain of a data set can be loaded; the digits need no folder."""
+        if data != "digits":
+            self.folder()
+
     def folder(self) -> Path:
         """The data folder; asked for only when it is needed."""
         if self.root is None:

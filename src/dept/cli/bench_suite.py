@@ -113,6 +113,8 @@ def _run(cells: Sequence[Cell], executor: Executor, results: Path) -> int:
     """Run with a line per cell; returns how many failed."""
     failed = fresh = 0
     open_cells = sum(stored(results, cell) is None for cell in cells)
+    if open_cells:
+        executor.domains.ready(executor.suite.data)  # said once, not by every cell
     start = time.monotonic()
     for number, outcome in enumerate(run_cells(cells, executor.run, results), 1):
         failed += outcome.result is None
