@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from dept.core.bank import MemoryBank
+from dept.core.batch_norm import batch_norms, training
 from dept.methods.adacontrast import AdaContrast, KeyQueue, info_nce
-from dept.methods.base import batch_norms, training
 from dept.models import Model
 from support import (
     FixedPasses,

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dept import methods
-from dept.methods.base import Progress, clip_each, clip_rows, part, prefixed
+from dept.core.clipping import clip_each, clip_rows
+from dept.methods.base import Progress, part, prefixed
 from dept.methods.tent import Tent
 from support import tiny_model
 

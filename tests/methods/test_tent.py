@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dept import methods
-from dept.methods.base import Batch, Progress, batch_norms
+from dept.core.batch_norm import batch_norms
+from dept.methods.base import Batch, Progress
 from dept.methods.tent import Tent
 from dept.models import Model
 from dept.stats import feature_statistics

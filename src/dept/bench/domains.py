@@ -11,7 +11,7 @@ from dept.data.benchmarks_table import PACS_CLASSES
 from dept.data.corruptions import EXTRA
 from dept.data.corruptions.tree import write_tree
 from dept.data.digits import real_digits, write_digits
-from dept.data.folder import ImageSet, find_labelled
+from dept.data.folder import ImageSet, concatenated, find_labelled
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError
 
@@ -95,8 +95,7 @@ def _in_turn(images: ImageSet, out: Path, kinds: tuple[str, ...]) -> ImageSet:
     """Every image under one of the corruptions, at severity 5."""
     turns = [list(range(first, len(images), len(kinds))) for first in range(len(kinds))]
     parts = [_corrupted(images.take(turn), out, (kind,), 5) for turn, kind in zip(turns, kinds, strict=True)]
-    labels = tuple(label for part in parts for label in part.labels or ())
-    return ImageSet(out, tuple(path for part in parts for path in part.paths), labels, images.classes)
+    return concatenated(parts)
 
 
 def _corrupted(images: ImageSet, out: Path, kinds: tuple[str, ...], severity: int) -> ImageSet:

@@ -7,16 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.data.folder import ImageSet
+from dept.data.folder import ImageSet, concatenated
 from dept.data.streams import Scenario
 from dept.metrics import paired_interval, score
 
 
 def joined(scenario: Scenario) -> ImageSet:
     """All images of a scenario in the order of arrival."""
-    parts = [segment.images.take(segment.order) for segment in scenario.segments]
-    labels = tuple(label for part in parts for label in part.labels or ())
-    return ImageSet(parts[0].root, tuple(path for part in parts for path in part.paths), labels, parts[0].classes)
+    return concatenated([segment.images.take(segment.order) for segment in scenario.segments])
 
 
 def paired(before: Tensor, after: Tensor, images: ImageSet | None) -> dict[str, Any]:

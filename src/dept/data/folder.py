@@ -46,6 +46,18 @@ class ImageSet:
         return [relative_name(path, self.root) for path in self.paths]
 
 
+def concatenated(parts: Sequence[ImageSet], root: Path | None = None) -> ImageSet:
+    """Sets with the same classes, one after the other (root: the first one's); labelled if all of them are."""
+    labelled = all(part.labels is not None for part in parts)
+    return ImageSet(
+        parts[0].root if root is None else root,
+        tuple(path for part in parts for path in part.paths),
+        tuple(label for part in parts for label in part.labels or ()) if labelled else None,
+        parts[0].classes,
+        tuple(skipped for part in parts for skipped in part.skipped),
+    )
+
+
 def relative_name(path: Path, root: Path) -> str:
     """`path` below `root` with forward slashes, or as it is when it lies elsewhere."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from dept.data.folder import ImageSet, decodable, find_labelled
+from dept.data.folder import ImageSet, concatenated, decodable, find_labelled
 from dept.data.loader import Key
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError
@@ -34,15 +34,7 @@ class Sources:
     @property
     def union(self) -> ImageSet:
         """The images of all domains, domain after domain; of one domain, that set itself."""
-        if len(self) == 1:
-            return self.parts[0]
-        return ImageSet(
-            Path(),
-            tuple(path for part in self.parts for path in part.paths),
-            tuple(label for part in self.parts for label in part.labels or ()),
-            self.parts[0].classes,
-            tuple(skipped for part in self.parts for skipped in part.skipped),
-        )
+        return self.parts[0] if len(self) == 1 else concatenated(self.parts, Path())
 
     @property
     def owners(self) -> list[int]:

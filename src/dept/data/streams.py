@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from dept.data.folder import ImageSet
+from dept.data.folder import ImageSet, concatenated
 from dept.errors import UsageError
 
 Order = Literal["shuffled", "sorted", "dirichlet", "imbalanced", "as-is"]
@@ -98,10 +98,6 @@ def domain_by_domain(
 
 def mixed(domains: Sequence[tuple[str, ImageSet]], *, seed: int = 0) -> Scenario:
     """All domains at once, shuffled into one stream."""
-    first = domains[0][1]
-    paths = tuple(path for _, images in domains for path in images.paths)
-    labelled = all(images.labels is not None for _, images in domains)
-    labels = tuple(label for _, images in domains for label in images.labels or ()) if labelled else None
-    joined = ImageSet(first.root, paths, labels, first.classes)
+    joined = concatenated([images for _, images in domains])
     name = "+".join(name for name, _ in domains)
     return Scenario((Segment(name, joined, arranged(joined, "shuffled", seed=seed)),), "never")

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from dept.core.adapter import Adapter, pick
 from dept.core.bank import MemoryBank
+from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, part, prefixed, untracked
+from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, part, prefixed
 from dept.methods.shot import read_all
 
 

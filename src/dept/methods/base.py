@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from dept.core import schedules
 from dept.core.adapter import Adapter, pick
+from dept.core.batch_norm import batch_norms, training
+from dept.core.clipping import clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
 from dept.core.vit import PromptedViT
 
@@ -281,60 +282,6 @@ class Method:
     def reset(self) -> None:
         """Back to the state after construction, exactly."""
         self.load_state_dict(self._initial)
-
-
-def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """Batch norm layers that keep running statistics, by name."""
-    named = model.named_modules()
-    return {name: module for name, module in named if isinstance(module, _BatchNorm) and module.track_running_stats}
-
-
-@contextmanager
-def training(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """The layers in training mode, and back to the mode they were in."""
-    modes = [(layer, layer.training) for layer in layers]
-    for layer, _ in modes:
-        layer.train()
-    try:
-        yield
-    finally:
-        for layer, mode in modes:
-            layer.train(mode)
-
-
-@contextmanager
-def untracked(layers: Iterable[_BatchNorm]) -> Iterator[None]:
-    """Whatever passes through the layers leaves their running statistics as they are."""
-    momenta = [(layer, layer.momentum) for layer in layers]
-    for layer, _ in momenta:
-        layer.momentum = 0.0
-    try:
-        yield
-    finally:
-        for layer, momentum in momenta:
-            layer.momentum = momentum
-
-
-def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
-    """Clip the gradient of each tensor to L2 norm `max_norm` separately (DINO style, not a global norm)."""
-    for parameter in parameters:
-        if parameter.grad is not None:
-            torch.nn.utils.clip_grad_norm_([parameter], max_norm)
-
-
-def clip_rows(parameter: Tensor, max_norm: float) -> None:
-    """The same for a tensor (M, …) that stands for M of them."""
-    if parameter.grad is not None:
-        norms = parameter.grad.flatten(1).norm(dim=1)
-        # As torch does it, for all rows at once.
-        scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
-        parameter.grad.mul_(scale.view(-1, *[1] * (parameter.ndim - 1)))
-
-
-def clip_together(parameters: Iterable[Tensor], max_norm: float) -> None:
-    """Clip the norm of all gradients taken as one vector; 0 leaves them."""
-    if max_norm:
-        torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
 
 
 def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

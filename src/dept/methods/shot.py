@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.core.adapter import pick
+from dept.core.clipping import clip_together
 from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import PromptedViT
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress, clip_together
+from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0

@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dept.methods.base import Batch, Passes, batch_norms
+from dept.core.batch_norm import batch_norms
+from dept.methods.base import Batch, Passes
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod, evaluating
 
 # scipy ships no types, and what a type checker finds without them varies: Any is the same everywhere.

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from dept.core.adapter import pick
+from dept.core.batch_norm import batch_norms
 from dept.core.select import select
-from dept.methods.base import Batch, Group, batch_norms
+from dept.methods.base import Batch, Group
 from dept.uda.base import PairedBatch, UDAConfig, UDAMethod
 
 
