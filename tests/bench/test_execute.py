@@ -196,6 +196,15 @@ def test_source_images_of_another_size_are_prepared_by_a_rule_of_their_own(execu
     assert not torch.equal(*found)
 
 
+def test_a_row_may_have_views_of_its_own(executor: Executor) -> None:
+    usual, own = cell(executor, "DePT"), {"crop_scale": (0.9, 1.0), "blur": 0.0}
+    mild = replace(usual, protocol=usual.protocol | {"augmentation": own})
+    strengths = [executor.run(asked)["protocol"]["augment"] for asked in (usual, mild)]
+    assert strengths[1] == strengths[0] | own
+    files = [executor.folder(asked) / "adapter.safetensors" for asked in (usual, mild)]
+    assert not torch.equal(*(read_tensors(file, "adapter")[0]["head.weight"] for file in files))
+
+
 def test_held_out_photos_come_corrupted_four_times(executor: Executor) -> None:
     images = executor.domains.load("pacs", "photo/held-out")
     assert len(images) == 4 * 4 and {path.parts[-4] for path in images.paths} == set(EXTRA)

@@ -76,8 +76,10 @@ class Executor:
         return result
 
     def _model(self, cell: Cell) -> tuple[Model, dict[str, Any]]:
-        """The source model of a cell, and what its protocol must say if its preprocessing was forced."""
+        """The source model of a cell with its views, and what its protocol must say of forced preprocessing."""
         model = load_model(self.source_model(cell))
+        augment = replace(model.card.augment, **cell.protocol.get("augmentation", {}))
+        model.card = replace(model.card, augment=augment)
         forced = check_preprocess(model.card.arch, model.card.preprocess, force=self.force)
         return model, {"forced": forced} if forced else {}
 

@@ -52,7 +52,8 @@ class Row:
 
     An ensemble runs the method offline from the model of each source domain and averages the answers.
 
-    `config` holds fields of the method's Config; `extra` is what else the run is told (ratio, stats, stream).
+    `config` holds fields of the method's Config; `extra` is what else the run is told (ratio, stats, stream,
+    augmentation).
     `paper` names the paper's row that this one is to be put beside.
     """
 
