@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -143,6 +144,24 @@ def test_a_cell_repeats_bit_by_bit_even_if_its_source_model_is_gone(executor: Ex
     second = executor.run(wanted)
     assert first == second
     assert first != executor.run(cell(executor, "DePT, online", seed=1))
+
+
+def test_a_shard_waits_for_the_source_model_that_another_one_trains(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = cell(executor, "DePT")
+    file = executor.source_model(wanted)
+    away = file.rename(file.with_name("away"))
+    trainings: list[Cell] = []
+    monkeypatch.setattr(Executor, "_train", lambda self, source: trainings.append(source))
+    with ThreadPoolExecutor(1) as pool:
+        with executor._alone(executor._source(wanted)[1]):
+            waiting = pool.submit(executor.source_model, wanted)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            away.rename(file)
+        assert waiting.result(timeout=10) == file
+    assert not trainings
 
 
 def test_an_online_cell_counts_every_image_once_and_tells_its_segments(executor: Executor) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import BaseFileLock, FileLock
 from torch import Tensor
 
 from dept import methods, uda
@@ -66,7 +67,8 @@ class Executor:
     def run(self, cell: Cell) -> dict[str, Any]:
         """The result of one cell."""
         if cell.method == TRAINING:
-            return self._train(cell)
+            with self._alone(cell):
+                return self._train(cell)
         kind = cell.setting.split()[-1]
         if kind == "ensemble":
             return self._ensemble(cell)
@@ -123,11 +125,19 @@ class Executor:
         file = self.suite.sources[name].file or self.folder(source) / "model.safetensors"
         if file.is_file():
             return file
-        if source.protocol["config"] is None:
-            classes = self._sources(source.shift, None)[0].classes
-            return save_model(self._fresh_model(source, classes), file)
-        self._train(source)
+        with self._alone(source):
+            if file.is_file():
+                return file
+            if source.protocol["config"] is None:
+                classes = self._sources(source.shift, None)[0].classes
+                return save_model(self._fresh_model(source, classes), file)
+            self._train(source)
         return file
+
+    def _alone(self, source: Cell) -> BaseFileLock:
+        """Held while a source model is made: another shard that needs the same one waits, and finds it there."""
+        self.folder(source).parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder(source).with_suffix(".lock"))
 
     def _source(self, cell: Cell) -> tuple[str, Cell]:
         """Name and training of the source model that a cell starts from."""
