@@ -18,9 +18,22 @@ from dept.inference import evaluate
 from dept.methods.dept import DePT
 from dept.methods.tent import Tent
 from dept.models import fingerprint
+from dept.stats import save_stats
 from dept.training import TrainRun
-from support import PROJECTION, StopAfter, events, same_bits, tiny_model, tiny_resnet, write_labelled
+from support import (
+    PROJECTION,
+    StopAfter,
+    events,
+    same_bits,
+    scramble,
+    spread_predictions,
+    state_of,
+    tiny_model,
+    tiny_resnet,
+    write_labelled,
+)
 
+BRIEF: dict[str, Any] = {"batch": 4, "max_iters": 1, "device": "cpu"}
 TINY: dict[str, Any] = {"batch": 4, "epochs": 2, "device": "cpu", **PROJECTION}
 
 
@@ -340,6 +353,46 @@ def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path
     assert "fresh, random ones were added" in run.result["notes"][0] and "Note:" in str(run)
     assert events(run.folder)[0]["notes"] == run.result["notes"]
     assert run.model.backbone is plain.backbone
+
+
+def test_the_gain_is_over_the_model_that_was_given(target_labelled: Path, tmp_path: Path) -> None:
+    """Fresh prompts are noise: measured against the model with them, the gain would flatter."""
+    plain = tiny_model(stages=0)
+    scramble(plain, scale=0.1)
+    kept = state_of(plain)
+    expected = evaluate(plain, target_labelled, device="cpu")
+    arguments = {"stages": 2, "prompts": 50, "max_iters": 2, "eval_every": 1, **TINY}
+    run = adapt(plain, target_labelled, out=tmp_path / "run", score_on=target_labelled, **arguments)
+    assert run.result["before"]["nll"] == pytest.approx(expected["nll"], abs=1e-6)
+    prompted = plain.with_prompts(2, 50)
+    assert evaluate(prompted, target_labelled, device="cpu")["nll"] != pytest.approx(expected["nll"], abs=1e-3)
+    assert same_bits(state_of(plain), kept)
+
+
+def test_the_protocol_names_what_the_numbers_depend_on(
+    source_run: TrainRun, stats_file: Path, target_images: Path, tmp_path: Path
+) -> None:
+    tensors, meta = read_tensors(stats_file, "stats")
+    other = save_stats(tensors | {"moment1": tensors["moment1"] + 0.1}, meta, tmp_path / "other.safetensors")
+    runs = []
+    for name, file, amp in (("a", stats_file, False), ("b", other, False), ("c", other, True)):
+        source = spread_predictions(load_model(source_run.file))
+        asked = {"method": "cfa", "stats": str(file), "amp": amp, **BRIEF}
+        runs.append(adapt(source, target_images, out=tmp_path / name, **asked))
+    records = [run.result["protocol"] for run in runs]
+    assert len({record["stats_sha256"] for record in records[:2]}) == 2
+    assert [record["amp"] for record in records] == [False, False, True]
+    assert not runs[2].model.amp  # what is done with it afterwards is not this run's business
+
+
+@pytest.mark.parametrize("method", ["tent", "sar"])
+def test_nothing_to_tune_is_a_sentence(method: str, target_images: Path, tmp_path: Path) -> None:
+    model = tiny_model(stages=0)
+    for name, module in list(model.backbone.named_modules()):
+        if isinstance(module, torch.nn.LayerNorm):
+            model.backbone.set_submodule(name, torch.nn.Identity())
+    with pytest.raises(ValueError, match=f"'{method}' has nothing to tune"):
+        adapt(model, target_images, out=tmp_path / "run", method=method, **BRIEF)
 
 
 def test_a_model_in_training_mode_is_adapted_in_evaluation_mode(target_labelled: Path, tmp_path: Path) -> None:

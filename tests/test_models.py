@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from timm.data import ImageNetInfo
 
 from dept.errors import DataError, UsageError
-from dept.models import create_model
+from dept.files import load_model, save_model
+from dept.models import Model, create_model
 from support import TIMM, same_bits, scramble, state_of, tiny_model
 
 
@@ -86,12 +87,24 @@ def test_preprocessing_follows_the_architecture() -> None:
     assert grey.channels == 1 and grey.mean == (0.5,)
 
 
-def test_with_prompts_shares_backbone_and_head() -> None:
+def test_with_prompts_shares_the_backbone_and_copies_the_head() -> None:
     plain = tiny_model(stages=0)
     one, two = plain.with_prompts(2, 4, seed=1), plain.with_prompts(2, 4, seed=1)
-    assert one.backbone is plain.backbone and one.head is plain.head and one.card == plain.card
+    assert one.backbone is plain.backbone and one.card == plain.card
+    assert one.head is not plain.head and same_bits(state_of(one.head), state_of(plain.head))
     assert one.prompts.shape == (2, 4, 32) and torch.equal(one.prompts, two.prompts)
     assert not torch.equal(one.prompts, plain.with_prompts(2, 4, seed=2).prompts)
+
+
+def test_a_head_without_bias_gets_zeros_and_survives_its_file(tmp_path: Path) -> None:
+    plain = tiny_model(stages=0)
+    head = torch.nn.Linear(plain.head.in_features, plain.head.out_features, bias=False)
+    images = torch.randn(2, 3, 32, 32)
+    expected = plain.read(images).features @ head.weight.T
+    model = Model(plain.backbone, head, plain.card)
+    torch.testing.assert_close(model(images), expected)
+    loaded = load_model(save_model(model, tmp_path / "model.safetensors"))
+    torch.testing.assert_close(loaded(images), expected)
 
 
 def test_refusals(tmp_path: Path) -> None:

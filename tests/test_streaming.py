@@ -78,10 +78,12 @@ def test_state_restores_to_the_same_bits(source_run: TrainRun, target_images: Pa
 
 def test_learning_rates_do_not_decay_in_a_stream(source_model: Model, target_images: Path) -> None:
     """Whatever the schedule of the preset is: there is no end to decay to."""
-    stream = open_stream(source_model, method="shot", preset="offline", batch=2, device="cpu")
     files = paths(target_images)
-    replies = [stream.feed(files[n : n + 2]) for n in (0, 2, 4)]
-    assert {reply.event.lr for reply in replies if reply.event is not None} == {stream.method.config.lr}
+    for preset in ("offline", "released"):  # cosine, and SHOT's own
+        stream = open_stream(source_model, method="shot", preset=preset, batch=2, device="cpu")
+        events = [stream.feed(files[n : n + 2]).event for n in (0, 2, 4)]
+        assert {event.lr for event in events if event is not None} == {stream.method.config.lr}
+        assert not any(event.last for event in events if event is not None)
     assert open_stream(source_model, method="shot", device="cpu").method.config == SHOT.preset("online-ln")
 
 

@@ -21,6 +21,7 @@ from dept.engine import Runtime, TestPasses, collect, offline, planned_steps
 from dept.errors import UsageError
 from dept.files import adapter_meta, load_model, rest_hash, save_adapter
 from dept.methods.base import BaseConfig, Method
+from dept.methods.source import Source
 from dept.metrics import score
 from dept.models import Model, fingerprint
 from dept.multisource import weigh_domains
@@ -115,7 +116,8 @@ def adapt(
     """Adapt to unlabelled images and write the adapter.
 
     Args:
-        model: a model file, or a model (it is changed in place).
+        model: a model file, or a model (it is changed in place; one that gets prompts for DePT stays as it is but for
+            a tuned backbone, see `AdaptRun.model`).
         images: a folder of any nesting, a list file, or an ImageSet; labels, if there are any, are not used.
         config: the method's Config; or `preset`, and `settings` that override single fields of either
             (`lr=…`) or of the options (`seed=…`).
@@ -135,13 +137,15 @@ def adapt(
     domains = weigh_domains(
         source, target, runtime, rule=options.domain_weights, temperature=options.domain_temperature
     )
-    source, notes = promptable(source, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
+    given = source
+    source, notes = promptable(given, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     config = kind.scaled(config, options.ratio)
     strength = augmentation or source.card.augment
     inputs = places(model=model, images=images, score=score_on)
-    return _Job(source, target, scored, kind, config, options, runtime, folder, strength, domains, inputs).run(notes)
+    job = _Job(given, source, target, scored, kind, config, options, runtime, folder, strength, domains, inputs)
+    return job.run(notes)
 
 
 FRESH_PROMPTS = (
@@ -152,7 +156,7 @@ FRESH_PROMPTS = (
 
 def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
     """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
-    if model.stages or kind.name != "dept":
+    if model.stages or not kind.needs_prompts:
         return model, []
     note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
     return model.with_prompts(stages, prompts, seed=seed), [note]
@@ -188,6 +192,8 @@ def _images(
 class _Job:
     """One adaptation: the loop, and what is written around it."""
 
+    given: Model
+    """what the user had: the model, still without the prompts that it may have been given for the run"""
     model: Model
     target: ImageSet
     scored: ImageSet | None
@@ -205,18 +211,20 @@ class _Job:
         self.sha = fingerprint(model)
         self.views = Views(model.card.preprocess, self.augment, self.options.seed)
         stats = load_stats(self.options.stats, model) if self.options.stats else None
+        source = Source(self.given)  # first, because the last method that is made decides what is frozen
         self.method = self.kind(model, self.config, seed=self.options.seed, stats=stats)
         self.protocol = self._protocol()
         folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
-        before = self._readouts()
+        before = self._readouts(self.method if self.given is model else source)
         if not folder.resume:
             total = planned_steps(self.config, len(self.target))
             folder.log("start", total=total, notes=notes, inputs=self.inputs)
             self._log_scores(before, step=0)
         start = folder.load_state(self.method)[0] if folder.resume else 0
         self._loop(start)
-        after = self._readouts()
+        after = self._readouts(self.method)
         self._log_scores(after, step=planned_steps(self.config, len(self.target)))
+        model.configure()  # whoever uses the adapter, or this model, does so in fp32 unless asked otherwise
         return self._finish(before, after, notes)
 
     def _loop(self, start: int) -> None:
@@ -226,12 +234,12 @@ class _Job:
         steps = offline(self.method, self.target, self.views, self.runtime, start=start)
         for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
-                self._log_scores(self._readouts(), step=event.progress.step + 1)
+                self._log_scores(self._readouts(self.method), step=event.progress.step + 1)
 
-    def _readouts(self) -> dict[str, Tensor]:
+    def _readouts(self, method: Method) -> dict[str, Tensor]:
         """Probabilities (n, C) of every read-out on the images that matter: scored ones, else the target's."""
         images = self.scored if self.scored is not None else self.target
-        return collect(TestPasses(images, self.views, self.runtime)(), self.method)
+        return collect(TestPasses(images, self.views, self.runtime)(), method)
 
     def _top1(self, readouts: dict[str, Tensor]) -> dict[str, float]:
         assert self.scored is not None and self.scored.labels is not None

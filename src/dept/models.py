@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,8 @@ class Model(PromptedViT):
         return self.head.weight.device
 
     def with_prompts(self, stages: int, prompts: int, *, seed: int = 0) -> Model:
-        """The same backbone and head with fresh, untrained prompts."""
-        model = Model(self.backbone, self.head, self.card, stages=stages, prompts=prompts)
+        """The same backbone and a copy of the head, with fresh, untrained prompts."""
+        model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
         assert model.prompts is not None
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)

@@ -27,7 +27,7 @@ from dept.engine import Event, Runtime
 from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import FORMAT, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import BaseConfig, Method
-from dept.models import Model
+from dept.models import Model, tensors_hash
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -240,7 +240,9 @@ def protocol(
         "method": method.name,
         "views": method.views,
         "config": asdict(config),
+        "amp": model.amp,
         "seed": seed,
+        **({"stats_sha256": tensors_hash(method.stats)} if method.stats else {}),
         **entries,
     }
 

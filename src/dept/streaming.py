@@ -25,6 +25,8 @@ from dept.models import Model
 from dept.runs import resolve_device
 from dept.stats import load_stats
 
+CONSTANT: dict[str, Any] = {"schedule": "constant", "power_decay": False}
+"""What a stream does to the settings of a method: it has no end that a learning rate could decay to."""
 Picture = Image.Image | np.ndarray[Any, Any] | str | Path
 
 
@@ -91,7 +93,7 @@ class Stream:
         return self._event(terms)
 
     def _tick(self) -> None:
-        self.method.at(Progress(self.steps, self.steps + 1, 0))
+        self.method.at(Progress(self.steps, 0, 0))
         self.steps += 1
 
     def _event(self, terms: dict[str, float]) -> Event:
@@ -148,12 +150,13 @@ def open_stream(
 ) -> Stream:
     """A stream over a model (file); the method's preset `online` is used where it has one.
 
-    Learning rates are constant: a stream has no end that one could decay to.
+    Learning rates are constant (see `CONSTANT`).
     """
     kind = methods.get(method)
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"
-    made = replace(make_config(kind, config, preset, settings), schedule="constant")
+    made = make_config(kind, config, preset, settings)
+    made = replace(made, **{name: value for name, value in CONSTANT.items() if name in made.__dataclass_fields__})
     runtime = Runtime(resolve_device(device))
     source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
     source, _ = promptable(source, kind, stages=stages, prompts=prompts, seed=seed)

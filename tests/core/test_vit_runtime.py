@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dept.core.adapter import Adapter
 from dept.models import Model
-from support import tiny_model
+from support import tiny_model, tiny_resnet
 
 
 @pytest.fixture
@@ -37,6 +37,26 @@ def test_checkpointing_gives_the_same_gradients(model: Model, images: Tensor) ->
     model.configure(checkpointing=True)
     for ours, expected in zip(gradients(model, images), plain, strict=True):
         torch.testing.assert_close(ours, expected)
+
+
+def test_a_plain_model_is_recomputed_block_by_block(images: Tensor) -> None:
+    found, saved = [], []
+    for checkpointing in (False, True):
+        model = tiny_model(stages=0)
+        model.configure(checkpointing=checkpointing)
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+            loss = model(images).square().sum()
+        found.append(torch.autograd.grad(loss, list(model.backbone.blocks.parameters())))
+        saved.append(sum(sizes))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
+    assert saved[1] < saved[0] / 2
+
+
+def test_only_plain_transformers_are_recomputed() -> None:
+    with pytest.raises(ValueError, match="this is a ResNet"):
+        tiny_resnet().configure(checkpointing=True)
 
 
 def test_cached_prefixes_notice_every_change(model: Model, images: Tensor) -> None:

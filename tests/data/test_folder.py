@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dept.data.folder import ImageSet, decodable, decode, find_images, find_labelled
+from dept.data.folder import ImageSet, concatenated, decodable, decode, find_images, find_labelled
 from dept.errors import DataError
 from support import write_labelled, write_unlabelled
 
@@ -24,6 +24,7 @@ def test_any_nesting_sorted_without_labels(tmp_path: Path) -> None:
     root = write_unlabelled(tmp_path / "root", 10)
     (root / "notes.txt").write_text("not an image")
     save(root / ".hidden.png")
+    save(root / "folder" / ".ipynb_checkpoints" / "copy.png")
     images = find_images(root)
     assert len(images) == 10 and images.labels is None and images.classes == ()
     assert images.names() == sorted(images.names()) or list(images.paths) == sorted(images.paths)
@@ -247,6 +248,16 @@ def test_take_and_unlabelled() -> None:
     bare = part.unlabelled()
     assert bare.labels is None and bare.classes == () and bare.paths == part.paths
     assert bare.take([0]).labels is None
+
+
+def test_names_of_joined_sets_do_not_tell_where_they_lie() -> None:
+    """Or the hash of a list would be another one on every machine."""
+    one, two = (
+        concatenated([ImageSet(Path(at) / name, (Path(at) / name / "x.png",)) for name in ("photo", "sketch")])
+        for at in ("/data/pacs", "/home/me/pacs")
+    )
+    assert one.names() == two.names() == ["photo/x.png", "sketch/x.png"]
+    assert concatenated([ImageSet(Path("a"), (Path("a/x.png"),))] * 2).names() == ["x.png", "x.png"]
 
 
 def test_names_outside_the_root_are_kept_whole() -> None:

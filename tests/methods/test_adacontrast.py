@@ -156,6 +156,16 @@ def test_online_the_bank_grows_before_it_votes(sharp: Model, monkeypatch: pytest
     assert online.schedule == "constant" and online.predict == "after"
 
 
+def test_offline_a_bank_with_room_to_spare_votes_all_the_same(sharp: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes: list[int] = []
+    vote = MemoryBank.vote
+    monkeypatch.setattr(MemoryBank, "vote", lambda bank, *rest: votes.append(len(bank)) or vote(bank, *rest))
+    method = adacontrast(sharp, bank_size=2000)
+    method.begin(FixedPasses(10))
+    method.step(random_batch("wss"))
+    assert votes == [10]
+
+
 def test_reset_and_state_are_complete(sharp: Model) -> None:
     start = state_of(sharp)
     method = adacontrast(sharp)

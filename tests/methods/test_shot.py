@@ -111,7 +111,7 @@ def test_prompts_alone_can_move(sharp: Model) -> None:
     method.at(Progress(0, 2, 0))
     method.step(random_batch(method.views))
     assert moved(before, sharp) == {"prompts"}
-    with pytest.raises(ValueError, match="--tune prompts has nothing to tune"):
+    with pytest.raises(ValueError, match="'shot' has nothing to tune"):
         SHOT(tiny_model(stages=0), SHOT.Config(tune="prompts"))
 
 

@@ -192,11 +192,18 @@ def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path
     out = tmp_path / "stream"
     command = ["stream", str(source_run.file), str(target_images), "--out", str(out), "--method", "tent"]
     assert main([*command, "--device", "cpu", "--batch", "4"]) == 0
-    blind = make_page(out, PCA)
-    assert "The stream answered 10 images" in blind.verdict and titles(blind)["curves"]
-    seeing = make_page(out, replace(PCA, model=source_run.file))
+    seeing = make_page(out, PCA)
     assert titles(seeing)["confidence"] and "of 10 predictions changed" in seeing.verdict
+    words = shlex.split(seeing.command)
+    assert words[:2] == ["dept", "stream"] and words[words.index("--out") :] == [
+        *("--out", "RUN", "--method", "tent", "--device", "cpu", "--batch", "4")
+    ]
     checked(render(seeing))
+    (out / "config.json").unlink()  # as in a folder of an older version
+    blind = make_page(out, PCA)
+    assert "The stream answered 10 images" in blind.verdict and titles(blind)["curves"] and not blind.command
+    named = make_page(out, replace(PCA, model=source_run.file))
+    assert "of 10 predictions changed" in named.verdict
 
 
 def test_unfinished_run(scored_run: AdaptRun, tmp_path: Path) -> None:

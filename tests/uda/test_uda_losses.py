@@ -15,7 +15,6 @@ from dept.uda.can import (
     contrastive_discrepancy,
     kernel_discrepancy,
     mean_distance,
-    running_statistics_kept,
     spherical_kmeans,
 )
 from dept.uda.cdan import RandomisedMap, entropy_weights, outer_product
@@ -191,12 +190,3 @@ def test_kmeans_relabels_one_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kmeans_keeps_an_empty_cluster() -> None:
     labels, distance, _ = spherical_kmeans(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), torch.eye(2))
     assert labels.tolist() == [0, 0] and distance.isfinite().all()
-
-
-def test_running_statistics_kept() -> None:
-    norm = torch.nn.BatchNorm1d(2)
-    with running_statistics_kept(norm):
-        norm(torch.randn(8, 2) + 3)
-    assert not norm.running_mean.any() and norm.momentum == 0.1  # type: ignore[union-attr]
-    norm(torch.randn(8, 2) + 3)
-    assert norm.running_mean.all()  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Executor:
         """The result of one cell."""
         if cell.method == TRAINING:
             with self._alone(cell):
-                return self._train(cell)
+                return self._trained(cell) or self._train(cell)
         kind = cell.setting.split()[-1]
         if kind == "ensemble":
             return self._ensemble(cell)
@@ -100,6 +101,12 @@ class Executor:
             **self._going_on(cell),
         )
         return run.result
+
+    def _trained(self, cell: Cell) -> dict[str, Any] | None:
+        """The result of a training that is there already, made for a cell of another shard."""
+        folder = self.folder(cell)
+        done = all((folder / name).is_file() for name in ("model.safetensors", "result.json"))
+        return json.loads((folder / "result.json").read_text(encoding="utf-8")) if done else None
 
     def _fresh_model(self, cell: Cell, classes: tuple[str, ...]) -> Model:
         """The model before training: pretrained backbone, prompts and head new."""
@@ -211,11 +218,12 @@ class Executor:
         scenario = self._scenario(cell)
         kind, stats = methods.get(cell.method), self._stats(cell)
         config = make_config(kind, None, cell.protocol["preset"], _settings(kind, cell))
-        model, notes = promptable(model.to(self.runtime.device).eval(), kind, stages=4, prompts=50, seed=cell.seed)
+        given = model.to(self.runtime.device).eval()
+        model, notes = promptable(given, kind, stages=4, prompts=50, seed=cell.seed)
         views = Views(model.card.preprocess, model.card.augment, cell.seed)
         tensors = load_stats(stats["stats"], model) if stats else None
         sha = fingerprint(model)
-        before = self._before(cell, model, scenario, views)
+        before = self._before(cell, given, scenario, views)
         method = kind(model, config, seed=cell.seed, stats=tensors)  # after: a method says what is frozen
         after = before if kind is NoAdaptation else play(method, scenario, views, self.runtime)
         images = joined(scenario)

@@ -113,9 +113,8 @@ def _source_departures(
         return found or [("source", key, suite.source_cell(row.source, shift, weights).key)]
     source, said = suite.sources[row.source], record({"result": result})
     stated = {"arch": source.arch, "stages": source.stages, "prompts": source.prompts, "preprocess.size": source.size}
-    if row.method != "dept" or source.stages:  # DePT gives a plain model fresh prompts
-        return conflicts(said, stated)
-    return conflicts(said, stated, but=("stages", "prompts"))
+    # Methods that need prompts give a plain model fresh ones.
+    return conflicts(said, stated, but=() if source.stages else ("stages", "prompts"))
 
 
 def _belongs(cell: Stored, row: Row, shift: str) -> bool:

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -28,11 +28,15 @@ from dept.files import (
     rest_hash,
     save_adapter,
     write_atomic,
+    write_json,
     write_tensors,
 )
 from dept.models import Model, fingerprint
-from dept.runs import TRACES, refuse_changes, stop_signal
+from dept.runs import TRACES, places, refuse_changes, stop_signal
 from dept.streaming import Stream, open_stream
+
+RECORDED = ("order", "watch", "poll", "group", "save_every", "stats", "seed", "device")
+"""flags beside the method's own settings that config.json keeps, where they are not the default"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Files:
     images: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES|-")]
     """folder, list file, or - for paths on stdin, one per line"""
     out: Path
-    """run folder: predictions.jsonl, adapter.safetensors, resume.safetensors"""
+    """run folder: predictions.jsonl, config.json, adapter.safetensors, resume.safetensors"""
     method: str = "dept"
     """how to adapt; `dept methods` lists them. Its own settings are below"""
     preset: str | None = None
@@ -113,6 +117,7 @@ class _Session:
     def run(self) -> int:
         saved = 0
         with self.predictions.open("a") as output, stop_signal() as stopped:
+            self._record()
             for group in self._groups(stopped):
                 self._answer(group, output)
                 if self.stream.steps >= saved + self.files.save_every:
@@ -196,6 +201,27 @@ class _Session:
             output.write(json.dumps(row) + "\n")
         output.flush()
 
+    def _record(self) -> None:
+        """config.json, for `dept report` and for people."""
+        files, card, method = self.files, self.model.card, self.stream.method
+        record = {
+            "arch": card.arch,
+            "stages": self.model.stages,
+            "prompts": self.model.prompts_per_stage,
+            "preprocess": asdict(card.preprocess),
+            "augment": asdict(card.augment),
+            "method": method.name,
+            "views": method.views,
+            "config": asdict(method.config),
+            "seed": files.seed,
+            "backbone_sha256": self.sha,
+            "setting": "stream",
+        }
+        asked = {field.name: getattr(files, field.name) for field in fields(files) if field.name in RECORDED}
+        options = {name: value for name, value in asked.items() if value != getattr(Files, name)}
+        inputs = places(model=files.model) | ({} if files.images == "-" else places(images=files.images))
+        write_json(files.out / "config.json", {"protocol": record, "options": options, "inputs": inputs})
+
     def _save(self) -> None:
         out, method = self.files.out, self.stream.method
         adapter = method.adapter()
@@ -204,6 +230,7 @@ class _Session:
             backbone_sha256=self.sha,
             rest_sha256=rest_hash(self.model, adapter.tensors),
             method=method.name,
+            config=asdict(method.config),
             seed=self.files.seed,
             images=self.stream.position,
         )

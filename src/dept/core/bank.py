@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class MemoryBank:
@@ -20,6 +20,20 @@ class MemoryBank:
         self.probabilities = torch.zeros(size, classes, device=device)
         self.pointer = 0
         self.filled = 0
+
+    @classmethod
+    def over(cls, head: nn.Linear, size: int) -> MemoryBank:
+        """An empty bank for the features and classes of a head, on its device."""
+        return cls(size, head.in_features, head.out_features, head.weight.device)
+
+    @classmethod
+    def restored(cls, state: dict[str, Tensor], device: torch.device) -> MemoryBank | None:
+        """The bank that a `state_dict` is of; None if it is empty, because there was no bank."""
+        if not state:
+            return None
+        bank = cls(1, 1, 1, device)
+        bank.load_state_dict(state)
+        return bank
 
     def __len__(self) -> int:
         return self.filled

@@ -64,6 +64,8 @@ class PromptedViT(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        if head.bias is None:  # zeros change no logit, and methods, adapters and files count on a bias
+            head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
         self.projections = nn.ModuleList()
         self.auxiliary: nn.Linear | None = None
         self.domains: Domains | None = None
@@ -119,7 +121,13 @@ class PromptedViT(nn.Module):
         return Output(features, _classify(features, weight, bias), stages)
 
     def configure(self, *, amp: bool = False, compile: bool = False, checkpointing: bool = False) -> None:
-        """How the backbone is run: bf16 autocast, torch.compile, activations recomputed stage by stage."""
+        """How the backbone is run: bf16 autocast, torch.compile, activations recomputed stage by stage.
+
+        Without prompts they are recomputed block by block, which needs the blocks of a plain ViT.
+        """
+        if checkpointing and type(self.backbone) is not VisionTransformer:
+            name = type(self.backbone).__name__
+            raise ValueError(f"--checkpoint recomputes the blocks of a plain timm VisionTransformer; this is a {name}.")
         self.amp, self.checkpointing = amp, checkpointing
         if compile:
             self._features = torch.compile(self._features)  # type: ignore[method-assign]
@@ -163,12 +171,16 @@ class PromptedViT(nn.Module):
         return vit.head_drop(vit.fc_norm(features)), tuple(collected)
 
     def _plain_features(self, images: Tensor) -> Tensor:
-        """timm's own forward; if only a part of a plain ViT is tuned (LayerNorms), with the MLPs that save memory."""
+        """timm's own forward; in training, with what saves memory.
+
+        That is, blocks that are recomputed, or, if only a part of a plain ViT is tuned (LayerNorms), sliced MLPs.
+        """
         vit: Any = self.backbone
-        if torch.is_grad_enabled() and type(vit) is VisionTransformer and all(map(_plain_frozen, vit.blocks)):
+        sliced = type(vit) is VisionTransformer and all(map(_plain_frozen, vit.blocks))
+        if torch.is_grad_enabled() and (self.checkpointing or sliced):
             x = self.embed(images).tokens
             for block in vit.blocks:
-                x = _whole_block(block, x)
+                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else _whole_block(block, x)
             features: Tensor = vit.forward_head(vit.norm(x), pre_logits=True)
         else:
             features = vit(images)
@@ -220,8 +232,7 @@ class _Reader(nn.Module):
 
 def adapter_names(model: PromptedViT) -> list[str]:
     """Names of the tensors that a prompt adapter holds: prompts (if any) and head."""
-    names = ["head.weight"] + (["head.bias"] if model.head.bias is not None else [])
-    return names if model.prompts is None else ["prompts", *names]
+    return ([] if model.prompts is None else ["prompts"]) + ["head.weight", "head.bias"]
 
 
 def fresh_prompts(stages: int, prompts: int, width: int) -> Tensor:
@@ -247,11 +258,10 @@ def check_promptable(backbone: nn.Module) -> nn.Sequential:
     return blocks
 
 
-def _classify(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _classify(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(features, weight, bias)
-    logits = torch.einsum("bd,bcd->bc", features, weight)  # one head per sample
-    return logits if bias is None else logits + bias
+    return torch.einsum("bd,bcd->bc", features, weight) + bias  # one head per sample
 
 
 def _project_prompts(block: Block, prompts: Tensor) -> Prefix:

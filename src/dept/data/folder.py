@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,10 +48,14 @@ class ImageSet:
 
 
 def concatenated(parts: Sequence[ImageSet], root: Path | None = None) -> ImageSet:
-    """Sets with the same classes, one after the other (root: the first one's); labelled if all of them are."""
+    """Sets with the same classes, one after the other; labelled if all of them are.
+
+    Args:
+        root: the folder that all of them are below by default, so that names do not tell where the data lie.
+    """
     labelled = all(part.labels is not None for part in parts)
     return ImageSet(
-        parts[0].root if root is None else root,
+        Path(os.path.commonpath([part.root for part in parts])) if root is None else root,
         tuple(path for part in parts for path in part.paths),
         tuple(label for part in parts for label in part.labels or ()) if labelled else None,
         parts[0].classes,
@@ -149,12 +154,17 @@ def decode_problem(path: Path) -> str | None:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """Image files at any depth, sorted; hidden ones are left out."""
+    """Image files at any depth, sorted; hidden ones, and what is in hidden folders, are left out."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder))
     )
+
+
+def _hidden(path: Path) -> bool:
+    """Whether a name on the way is hidden, as in .ipynb_checkpoints/copy.png."""
+    return any(name.startswith(".") for name in path.parts)
 
 
 def _read_list(path: Path, classes: Sequence[str] | None, *, labelled: bool) -> ImageSet:

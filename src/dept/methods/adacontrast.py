@@ -103,13 +103,9 @@ class AdaContrast(Method):
 
     def begin(self, passes: Passes) -> None:
         """First fill of the bank, by one pass; unlike DePT's, it is never rebuilt."""
-        self.bank = self._new_bank(self.config.bank_size or len(passes))
+        self.bank = MemoryBank.over(self.model.head, min(self.config.bank_size or len(passes), len(passes)))
         features, logits, _ = read_all(self.model, passes)
         self.bank.refill(features, logits.softmax(dim=-1), self.generator)
-
-    def _new_bank(self, size: int) -> MemoryBank:
-        weight = self.model.head.weight
-        return MemoryBank(size, weight.shape[1], weight.shape[0], weight.device)
 
     @torch.no_grad()
     def pseudo_labels(self, weak: Tensor) -> Tensor:
@@ -154,7 +150,7 @@ class AdaContrast(Method):
         """Keys with their labels enter the queue, the momentum encoder's view of the batch the bank."""
         self.queue.write(*self._key_entry)
         if self.bank is None:  # a stream, which no pass came before
-            self.bank = self._new_bank(self.config.bank_size or 16384)
+            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or 16384)
         self.bank.write(*self._bank_entry)
 
     # -- state ---------------------------------------------------------------------------------------------
@@ -171,10 +167,7 @@ class AdaContrast(Method):
         for name, tensor in part(state, "momentum").items():
             self.momentum.tensors[name].copy_(tensor)
         self.queue.load_state_dict(part(state, "queue"))
-        stored = part(state, "bank")
-        self.bank = self._new_bank(len(stored["features"])) if stored else None
-        if self.bank is not None:
-            self.bank.load_state_dict(stored)
+        self.bank = MemoryBank.restored(part(state, "bank"), self.model.head.weight.device)
 
 
 class KeyQueue:

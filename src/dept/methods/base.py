@@ -50,7 +50,7 @@ class Group:
 
 
 class Progress(NamedTuple):
-    """Where the run is: step of total, and the epoch (0-based) that the step belongs to."""
+    """Where the run is: step of total (0 if it has no end), and the epoch (0-based) that the step belongs to."""
 
     step: int
     total: int
@@ -98,6 +98,7 @@ class Method:
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
+    needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
 
     def __init__(
@@ -121,11 +122,16 @@ class Method:
         self.prepare()
         self.groups = self.tuned()
         names = [name for group in self.groups for name in group.names]
+        if self.groups and not names:
+            raise ValueError(
+                f"Method {self.name!r} has nothing to tune: the model has no parameters of the kind it moves."
+            )
         freeze_except(model, names)
         self.trained_names = names
         self.adapter_names = [name for name in names if not name.startswith(TRAINING_ONLY)]
         self.norms = batch_norms(model) if self.batch_statistics else {}
         self.statistics = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
+        self._counters = [f"{name}.num_batches_tracked" for name in self.norms]  # part of the state, of no adapter
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
         self._initial = _cloned(self.state_dict())
@@ -257,7 +263,7 @@ class Method:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
-        moved = pick(self.model, self.trained_names + self.statistics)
+        moved = pick(self.model, self.trained_names + self.statistics + self._counters)
         state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()
         if self.optimizer is not None:

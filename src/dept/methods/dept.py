@@ -28,6 +28,7 @@ class DePT(Regularised):
 
     name = "dept"
     summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., ICLR 2023)"
+    needs_prompts = True
     views = "wss"  # weak (pseudo-label, bank), strong (teacher), strong (student)
 
     @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class DePT(Regularised):
         if self.config.recentre:
             self._recentre(passes)
         if self.config.bank and self.config.pseudo_labels:
-            self.bank = self._new_bank(self.config.bank_size or len(passes))
+            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or len(passes))
             self._fill(passes)
 
     def refresh(self, passes: Passes, epoch: int) -> None:
@@ -123,10 +124,6 @@ class DePT(Regularised):
         mean = torch.cat([self.model.read(batch.views[0]).features for batch in passes()]).mean(dim=0)
         head.bias.copy_(recentred_bias(head.weight, head.bias, mean))
         self.distillation.teacher.tensors["head.bias"].copy_(head.bias)
-
-    def _new_bank(self, size: int) -> MemoryBank:
-        weight = self.model.head.weight
-        return MemoryBank(size, weight.shape[1], weight.shape[0], weight.device)
 
     def _fill(self, passes: Passes) -> None:
         assert self.bank is not None
@@ -216,7 +213,4 @@ class DePT(Regularised):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         super().load_state_dict(state)
-        stored = part(state, "bank")
-        self.bank = self._new_bank(len(stored["features"])) if stored else None
-        if self.bank is not None:
-            self.bank.load_state_dict(stored)
+        self.bank = MemoryBank.restored(part(state, "bank"), self.model.head.weight.device)

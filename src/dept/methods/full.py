@@ -19,6 +19,7 @@ class Full(DePT):
 
     name = "full"
     summary = "DePT's objective with every parameter tuned (Gao et al., ICLR 2023)"
+    needs_prompts = False
 
     @dataclass(frozen=True)
     class Config(DePT.Config):

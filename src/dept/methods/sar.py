@@ -127,7 +127,7 @@ class SAR(Tent):
 def early_norms(names: Sequence[str]) -> list[str]:
     """Names without those of the last quarter of the blocks (of `layer4` in a ResNet) and of the final norm."""
     numbers = [int(match[1]) if (match := _BLOCK.match(name)) else -1 for name in names]
-    first_late = (max(numbers) + 1) * 3 // 4
+    first_late = (max(numbers, default=-1) + 1) * 3 // 4
     early = [name for name, number in zip(names, numbers, strict=True) if number < first_late or number < 0]
     return [name for name in early if not name.startswith(_TOP)]
 

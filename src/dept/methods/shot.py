@@ -112,10 +112,7 @@ class SHOT(Method):
 
     def tuned(self) -> list[Group]:
         """The encoder, or a part of it; never the head."""
-        names = select(self.model, self.config.tune)
-        if not names:
-            raise ValueError(f"--tune {self.config.tune} has nothing to tune: the model has none of these parameters.")
-        return [Group(tuple(names), self.config.lr)]
+        return [Group(tuple(select(self.model, self.config.tune)), self.config.lr)]
 
     def setup(self) -> None:
         """No pseudo-labels yet."""

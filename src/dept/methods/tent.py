@@ -28,7 +28,7 @@ class Tent(Method):
     class Config(BaseConfig):
         """Defaults: one online pass over test views with the published ViT settings.
 
-        The rate is for a batch of 64; for another size it is scaled in proportion (η = 1e-3 B / 64).
+        The rate is for a batch of 64; for another size, scale it in proportion (η = 1e-3 B / 64).
         """
 
         view: Literal["test", "weak"] = "test"

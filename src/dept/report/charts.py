@@ -245,7 +245,8 @@ def class_bars(rows: Sequence[ClassRow], what: str) -> str:
     for at, row in enumerate(rows):
         y = top + at * step
         old = "" if row.before is None else f"{100 * row.before:.1f} % before, "
-        parts.append(f"<g>{tip(f'{row.name}: {old}{100 * row.after:.1f} % after ({row.count} images)')}")
+        count = "" if row.count is None else f" ({row.count} images)"
+        parts.append(f"<g>{tip(f'{row.name}: {old}{100 * row.after:.1f} % after{count}')}")
         parts.append(text(left - 7, y + 15, clipped(row.name, 17), anchor="end", css="label"))
         if row.before is not None:
             wide = reach * row.before / high

@@ -42,7 +42,7 @@ class RunFiles:
     def inputs(self) -> dict[str, str]:
         """Where model, images and scored images were when the run started, as far as it was told by path."""
         start = next((event for event in self.events if event.get("event") == "start"), {})
-        found: dict[str, str] = start.get("inputs") or {}
+        found: dict[str, str] = start.get("inputs") or self.config.get("inputs") or {}
         return found
 
     @property

@@ -17,11 +17,19 @@ from dept.runs import shown
 from dept.training import TrainOptions
 from dept.uda_run import UDAOptions
 
+PLACES = {
+    "adapt": ("model", "images"),
+    "stream": ("model", "images"),
+    "uda": ("model", "source", "images"),
+    "train": ("source",),
+}
+"""what a command is given by path, in its order"""
+
 
 def reproduce(run: RunFiles) -> tuple[str, list[str]]:
     """The command, with a flag for every setting that is not the default, and what it cannot say."""
-    if run.kind == "stream":
-        return "", ["A stream records its answers and its adapter, not its settings."]
+    if not run.config:
+        return "", ["The run does not record its settings."]
     protocol, options = run.protocol, run.config.get("options", {})
     notes: list[str] = []
     words = ["dept", run.kind, *_places(run, notes), "--out", "RUN"]
@@ -34,14 +42,14 @@ def reproduce(run: RunFiles) -> tuple[str, list[str]]:
         words += ["--score", shown(run.inputs["score"])]
     elif protocol.get("evaluated_on") == "scored images":
         notes.append("The run was scored on labelled images; name them with --score.")
-    words += list(_flags(options, asdict(_default_options(run))))
+    words += list(_flags(options, _default_options(run)))
     defaults = _default_config(run, float(options.get("ratio", 1.0)), notes)
     words += list(_flags(protocol.get("config", {}), defaults))
     return " ".join(_word(word) for word in words), notes
 
 
 def _places(run: RunFiles, notes: list[str]) -> list[str]:
-    names = {"adapt": ("model", "images"), "uda": ("model", "source", "images"), "train": ("source",)}[run.kind]
+    names = PLACES[run.kind]
     absent = [name for name in names if name not in run.inputs]
     if absent:
         words = " and ".join(name.upper() for name in absent)
@@ -61,10 +69,10 @@ def _union(protocol: Mapping[str, Any]) -> list[str]:
     return ["--domain-prompts", "0"] if several and not own and protocol.get("stages") else []
 
 
-def _default_options(run: RunFiles) -> AdaptOptions | UDAOptions | TrainOptions:
-    if run.kind == "train":
-        return TrainOptions()
-    return UDAOptions() if run.kind == "uda" else AdaptOptions()
+def _default_options(run: RunFiles) -> dict[str, Any]:
+    if run.kind == "stream":
+        return dict.fromkeys(run.config.get("options", {}))  # which has only what is not the default
+    return asdict({"train": TrainOptions, "uda": UDAOptions, "adapt": AdaptOptions}[run.kind]())
 
 
 def _default_config(run: RunFiles, ratio: float, notes: list[str]) -> dict[str, Any]:
@@ -78,7 +86,8 @@ def _default_config(run: RunFiles, ratio: float, notes: list[str]) -> dict[str, 
     except ValueError:
         notes.append(f"This version has no method {run.method!r}; its settings are in the protocol below.")
         return dict(run.protocol.get("config", {}))
-    defaults: BaseConfig = kind.Config()
+    online = run.kind == "stream" and "online" in kind.presets
+    defaults: BaseConfig = kind.preset("online") if online else kind.Config()
     # `adapt` divides epochs by the ratio itself: what it made of the defaults needs no flag.
     if ratio < 1:
         defaults = kind.scaled(defaults, ratio)

@@ -170,8 +170,8 @@ def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summarie
     if "before" not in run.result:
         return [], ""
     before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
-    total = run.result["after"]["n"]
-    return [summaries.ClassRow(n, total, before.get(n), v) for n, v in after.items()], "Accuracy per class, as recorded"
+    rows = [summaries.ClassRow(name, None, before.get(name), value) for name, value in after.items()]
+    return rows, "Accuracy per class, as recorded"
 
 
 def _confusion(measured: Measured) -> list[Figure]:

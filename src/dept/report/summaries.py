@@ -29,7 +29,8 @@ class ClassRow:
     """A class before and after: accuracy, or share of predictions where labels are unknown."""
 
     name: str
-    count: int
+    count: int | None
+    """None where it is not known"""
     before: float | None
     after: float
 

@@ -13,16 +13,15 @@ that the result is an ordinary model.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dept.core.batch_norm import batch_norms
+from dept.core.batch_norm import batch_norms, untracked
 from dept.methods.base import Batch, Passes
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod, evaluating
 
@@ -105,7 +104,7 @@ class CAN(UDAMethod):
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """CE_s + trade-off · CDD over features and probabilities   [CAN Eq. 7]"""
-        with running_statistics_kept(self.model):
+        with untracked(batch_norms(self.model).values()):
             source = self.model.read(batch.source_views[0])
         target = self.model.read(batch.views[0])
         plain, labels = self.config.batch, batch.source_labels
@@ -227,20 +226,6 @@ def kernel_discrepancy(source: Tensor, target: Tensor) -> Tensor:
     kernel = torch.stack([(-squared / (gamma * 2.0**power)).exp() for power in range(-2, 3)]).sum(dim=0)
     n = len(source)
     return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
-
-
-@contextmanager
-def running_statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Batch norm in training mode inside does not move its running mean and variance."""
-    norms = list(batch_norms(model).values())
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
 
 
 def _draw(wanted: Tensor, count: int, generator: torch.Generator) -> list[int]:
