@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import small_suite, stored, training
 
 from dept.bench import suites
 from dept.bench.found import suite_cells
@@ -18,6 +17,7 @@ from dept.bench.suite import Row
 from dept.bench.tables import Entry, Table, column_names, make_table, protocol_line, render, stored_cells
 from dept.cli import bench_suite
 from dept.errors import UsageError
+from stored import small_suite, stored, training
 
 SUITE = small_suite()
 TWO = "photo->cartoon"
@@ -202,6 +202,7 @@ def test_the_papers_number_stands_beside_ours() -> None:
     suite = suites.get("visda")
     table = make_table(suite, [])
     assert entry(table, "DePT-G", "validation").paper == 90.6
+    assert "the mean is printed as 57.3, the printed numbers average 54.78." in render(table, "markdown")
     assert "– (90.6)" in render(table, "markdown") and "arXiv:2210.04831" in render(table, "terminal")
     corruptions = make_table(suites.get("imagenet-c"), [])
     assert entry(corruptions, "CFA, online", "snow").paper == 33.6
@@ -272,6 +273,9 @@ def test_the_protocol_line_says_it_all() -> None:
     ):
         assert part in text
     assert "no results yet" in protocol_line(SUITE, [])
+    limited = stored(SUITE, "DePT-G", 0.7, seed=1)
+    limited["cell"]["protocol"]["most"] = 40
+    assert "at most 40 per domain" in protocol_line(SUITE, [limited]) and "seeds 1;" in protocol_line(SUITE, [limited])
     assert "steps one pass" in protocol_line(SUITE, [stored(SUITE, "DePT-G, online", 0.6, reset="domain")])
 
 
@@ -326,6 +330,21 @@ def test_a_table_has_the_rows_that_are_asked_for(capsys: pytest.CaptureFixture[s
     assert bench_suite.run("digits", ["--table", "--methods", "tent"]) == 0
     printed = capsys.readouterr().out
     assert "Tent" in printed and "DePT-G" not in printed
+    assert bench_suite.run("digits", ["--table", "--methods", "DePT-G", "--seeds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "seeds 1;" in printed and "±" not in printed
+
+
+def test_finished_cells_are_listed_so_without_the_weights_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_suite.run("pacs-mini", ["--list", "--methods", "DePT-G", "--shifts", "cartoon"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["done"] * 3  # training, two seeds
+
+
+def test_gains_are_counted_in_images() -> None:
+    """0.849 and 0.699 as float32 differ by a little less than 0.15."""
+    found = stored(SUITE, "DePT-G", 0.8489999771118164, before=0.6990000009536743)
+    found["result"]["gain"] = 0.15
+    assert entry(make_table(SUITE, [found]), "DePT-G", "sketch").gain == 15.0
 
 
 def test_pages_show_what_the_results_say() -> None:

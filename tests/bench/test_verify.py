@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import small_suite, stored, training
 
 from dept.bench.runner import Cell
 from dept.bench.verify import cheapest, judged, verify, with_key
 from dept.cli import bench_verify
-from dept.errors import UsageError
+from dept.errors import DataError, UsageError
+from stored import small_suite, stored, training
 
 SUITE = small_suite()
 
@@ -73,10 +73,12 @@ def test_command_says_why_it_does_not_check(tmp_path: Path, capsys: pytest.Captu
     results.mkdir(parents=True)
     (results / "result.json").write_text(json.dumps(stored(SUITE, "DePT-G", 0.7)))
     options = ["--results", str(tmp_path), "--work", str(tmp_path / "work")]
-    assert bench_verify.run(["pacs-mini", "visda", *options, "--json"]) == 0
+    assert bench_verify.run(["pacs-mini", "visda", *options, "--json"]) == 1  # nothing was checked
     found = json.loads(capsys.readouterr().out)
     assert [check["verdict"] for check in found] == ["not checked"] * 2
     assert "today's definition" in found[0]["reason"] and "no results" in found[1]["reason"]
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        bench_verify.run(["visda", *options, "--data", str(tmp_path / "nowhere")])
     with pytest.raises(UsageError, match="--cell belongs to one suite"):
         bench_verify.run(["--cell", "abc", *options])
 
@@ -93,5 +95,9 @@ def test_command_fails_if_a_result_does_not_reproduce(
     monkeypatch.setattr("dept.bench.suites.get", lambda name: SUITE)
     monkeypatch.setattr("dept.bench.execute.Executor.run", lambda self, cell: changed)
     key = Cell(**entry["cell"]).key
-    assert bench_verify.run(["small", "--results", str(tmp_path), "--cell", key]) == 1
+    left = tmp_path / "work" / "small" / key / "result.json"  # of an earlier check
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert bench_verify.run(["small", "--results", str(tmp_path), "--cell", key, "--work", str(tmp_path / "work")]) == 1
+    assert not left.exists()
     assert "differs" in capsys.readouterr().out

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import small_suite, stored, training
 
 from dept.bench.versus import versus
 from dept.cli import bench_versus
 from dept.errors import UsageError
+from stored import small_suite, stored, training
 
 SUITE = small_suite()
 OTHER = "Tent_1 & co"
@@ -70,6 +70,10 @@ def test_what_cannot_be_paired_is_refused() -> None:
         versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++"), answered(OTHER, "++", list_sha256="b" * 64)))
     with pytest.raises(UsageError, match="older version"):
         versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), stored(SUITE, OTHER, 0.5)))
+    bare = stored(SUITE, OTHER, 0.5)
+    del bare["result"]["predictions"]
+    with pytest.raises(UsageError, match="older version"):
+        versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), bare))
 
 
 def test_the_command_on_committed_results(capsys: pytest.CaptureFixture[str]) -> None:

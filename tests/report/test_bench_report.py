@@ -1,4 +1,4 @@
-"""Reports of benchmark suites: numbers by hand, marks where protocols differ, bad files."""
+"""Reports of benchmark suites: the table of `dept bench`, its gains as figures, bad files."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from html_checks import checked
 
 pytest.importorskip("jinja2")
 
+from dept.bench import suites
+from dept.bench.suite import Row, Suite
 from dept.cli.main import main
 from dept.report.bench_page import bench_page
 from dept.report.page import write_report
-from dept.uda_run import WITH_SOURCE
+from stored import small_suite, stored, training
 
 
-def write_cell(root: Path, key: str, *, top1: float = 0.7, gain: float | None = 0.1, **changes: Any) -> None:
-    head = {"suite": "s", "data": "d", "shift": "a->b", "method": "dept", "setting": "", "seed": 0}
-    protocol = {"list_sha256": "1", "arch": "vit", "config": {"batch": 4}, **changes.pop("protocol", {})}
-    result: dict[str, Any] = {
-        "before": {"top1": top1 - (gain or 0.0)},
-        "after": {"top1": top1, "mean_per_class": top1},
-        "tunable_model": 10,
-        "tunable_total": 20,
-        "seconds": 5.0,
-        "protocol": protocol,
-        "environment": {"torch": "2", "threads": len(key)},
-    }
-    if gain is not None:
-        result |= {"gain": gain, "gain_ci95": [gain - 0.05, gain + 0.05]}
-    (root / key).mkdir(parents=True)
-    (root / key / "result.json").write_text(json.dumps({"cell": head | changes, "result": result}))
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """A suite that `dept` knows for the time of a test."""
+    made = small_suite()
+    known = suites.available
+    monkeypatch.setattr(suites, "available", lambda: [*known(), made.name])
+    monkeypatch.setattr(suites, "get", lambda name: made)
+    return made
+
+
+def write(root: Path, *entries: dict[str, Any]) -> Path:
+    for number, entry in enumerate(entries):
+        folder = root / entry["cell"]["suite"] / str(number)
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(entry))
+    return root / entries[0]["cell"]["suite"]
 
 
 def cells(folder: Path) -> dict[str, list[Any]]:
@@ -41,78 +43,93 @@ def cells(folder: Path) -> dict[str, list[Any]]:
     return {row[0].text: row[1:] for row in table.rows}
 
 
-def test_mean_and_spread_over_seeds(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x", top1=0.70, gain=0.10)
-    write_cell(tmp_path, "y", top1=0.74, gain=0.14, seed=1)
-    write_cell(tmp_path, "z", top1=0.6, gain=0.0, method="source")
-    found = cells(tmp_path)
-    assert found["dept"][0].text == "72.0 ± 2.8" and found["dept"][0].note == "+12.0 [+7.0, +17.0]"
-    assert found["dept"][0].tone == "good" and found["dept"][0].extra == "2 seeds, 5 s"
-    assert found["source"][0].text == "60.0" and found["source"][0].note == ""
+def test_numbers_are_those_of_the_table(suite: Suite, tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        training(suite, "G"),
+        stored(suite, "DePT-G", 0.70, before=0.6),
+        stored(suite, "DePT-G", 0.74, before=0.6, seed=1),
+        stored(suite, "Source", 0.6, before=0.6),
+        stored(suite, "Source", 0.5, before=0.5, shift="photo->cartoon"),
+    )
+    page, found = bench_page(folder), cells(folder)
+    first = found["DePT-G"][0]
+    assert (first.text, first.note, first.tone) == ("72.0 ± 2.8", "+12.0 [+10.0, +14.0]", "good")
+    assert first.best and first.extra == "62.0 per class, 2 seeds"
+    assert found["DePT-G"][1].text == "–"
+    assert found["Source"][0].note == "" and found["Source"][2].text == "55.0"  # the mean of both columns
+    assert "Of 1 adaptations, 1 are clearly better" in page.verdict
+    assert "that of DePT-G on sketch: +12.0 [+10.0, +14.0] points" in page.verdict
+    assert [section.key for section in page.sections] == ["table", "gains", "sources"]
+    notes = " ".join(page.sections[0].table.footnotes)  # type: ignore[union-attr]
+    assert "No results yet: Tent_1 & co" in notes and "Protocol: weights vit_tiny" in notes
 
 
-def test_training_with_source_data_has_no_gain(tmp_path: Path) -> None:
-    """It begins with an untrained head: 70 points above that are no achievement."""
-    write_cell(tmp_path, "x", top1=0.7, gain=0.1)
-    write_cell(tmp_path, "y", top1=0.9, gain=0.7, method="erm", protocol={"setting": WITH_SOURCE})
-    page, found = bench_page(tmp_path), cells(tmp_path)
-    assert "largest gain is +10.0 points, dept" in page.verdict and "Of 1 adapted" in page.verdict
-    assert (found["erm"][0].text, found["erm"][0].note) == ("90.0", "")
-    assert "untrained head" in page.sections[0].lead
+def test_results_of_other_protocols_are_not_averaged(suite: Suite, tmp_path: Path) -> None:
+    short = stored(suite, "DePT-G", 0.2, seed=1)
+    short["cell"]["protocol"]["config"] = {"max_iters": 2}
+    folder = write(tmp_path, stored(suite, "DePT-G", 0.7), short)
+    page = bench_page(folder)
+    assert cells(folder)["DePT-G"][0].text == "70.0"
+    assert any("Not averaged: DePT-G" in note for note in page.sections[0].table.footnotes)  # type: ignore[union-attr]
 
 
-def test_different_protocols_are_marked(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x")
-    write_cell(tmp_path, "y", method="tent")
-    write_cell(tmp_path, "z", method="shot", protocol={"list_sha256": "2", "config": {"batch": 8}})
-    page = bench_page(tmp_path)
-    found = cells(tmp_path)
-    assert (found["shot"][0].mark, found["dept"][0].mark, found["tent"][0].mark) == ("a", "", "")
-    assert page.sections[0].table is not None
-    assert page.sections[0].table.footnotes == ("a: another protocol than most of the column, in batch, list_sha256.",)
+def test_of_an_error_less_is_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    suite = small_suite(metric="error")
+    monkeypatch.setattr(suites, "available", lambda: [suite.name])
+    monkeypatch.setattr(suites, "get", lambda name: suite)
+    good, bad = stored(suite, "DePT-G", 0.7), stored(suite, "Tent_1 & co", 0.4)
+    page = bench_page(write(tmp_path, good, bad))
+    assert "1 are clearly better than what they began with and 1 clearly worse" in page.verdict
+    assert "DePT-G on sketch: −20.0 [−22.0, −18.0] points of error" in page.verdict
+    (figure,) = page.sections[1].figures
+    assert 'class="dot good"' in figure.svg.split("DePT-G")[-1] and "change of the error" in figure.svg
 
 
-def test_settings_of_the_method_are_no_other_protocol(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x")
-    write_cell(tmp_path, "y", method="tent", protocol={"config": {"batch": 4, "lr": 3}, "seed": 5, "views": "t"})
-    assert [row[0].mark for row in cells(tmp_path).values()] == ["", ""]
+def test_many_columns_show_gains_in_the_mean_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shifts = tuple(f"photo->t{n}" for n in range(7))
+    suite = small_suite(shifts=shifts)
+    monkeypatch.setattr(suites, "available", lambda: [suite.name])
+    monkeypatch.setattr(suites, "get", lambda name: suite)
+    folder = write(tmp_path, *(stored(suite, "DePT-G", 0.7, shift=shift) for shift in shifts))
+    table = bench_page(folder).sections[0].table
+    assert table is not None and table.wide
+    assert [bool(cell.note) for cell in table.rows[0][1:]] == [False] * 7 + [True]
 
 
-def test_unknown_intervals_and_missing_cells(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x", gain=None)
-    write_cell(tmp_path, "y", method="tent", shift="a->c")
-    found = cells(tmp_path)
-    assert found["dept"][0].note == "±0" and found["dept"][1].text == "–"
-    assert "1 without interval" in bench_page(tmp_path).verdict
-
-
-def test_page_is_one_sound_file(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x", method="<script>", shift="a&b->c")
-    file, page = write_report(tmp_path)
+def test_page_is_one_sound_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    suite = small_suite(rows=(Row("<script>", "tent", "plain"),), shifts=("a&b->c",))
+    monkeypatch.setattr(suites, "available", lambda: [suite.name])
+    monkeypatch.setattr(suites, "get", lambda name: suite)
+    folder = write(tmp_path, stored(suite, "<script>", 0.7, shift="a&b->c"))
+    file, page = write_report(folder)
     parser = checked(file.read_text())
-    assert file == tmp_path / "report.html" and "<script>" in "".join(parser.text)
+    assert file == folder / "report.html" and "<script>" in "".join(parser.text)
     assert [section.key for section in page.sections] == ["table", "gains"] and len(page.folds) == 1
-    assert write_report(tmp_path)[0].read_bytes() == file.read_bytes()
+    assert write_report(folder)[0].read_bytes() == file.read_bytes()
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "not readable JSON"), ('{"a": 1}', "not the result of a benchmark")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not readable JSON"),
+        ("5", "not the result of a benchmark"),
+        ('{"a": 1}', "not the result of a benchmark"),
+        ('{"cell": {}, "result": {}}', "not the result of a benchmark"),
+    ],
+)
 def test_broken_cells_give_a_sentence(
     text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_cell(tmp_path, "x")
+    (tmp_path / "x").mkdir()
     (tmp_path / "x" / "result.json").write_text(text)
     assert main(["report", str(tmp_path)]) == 3
     assert words in capsys.readouterr().err
 
 
-def test_a_suite_without_scores_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "result.json").write_text(json.dumps({"cell": {}, "result": {"accuracy": 1.0}}))
-    assert main(["report", str(tmp_path)]) == 3
+def test_what_cannot_be_shown_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = small_suite(name="strange")
+    assert main(["report", str(write(tmp_path / "a", training(strange, "G")))]) == 3
     assert "no scored adaptation" in capsys.readouterr().err
-
-
-def test_rows_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
-    write_cell(tmp_path, "x", setting="G offline")
-    write_cell(tmp_path, "y", setting="S offline")
-    assert list(cells(tmp_path)) == ["dept, G", "dept, S"]
+    assert main(["report", str(write(tmp_path / "b", stored(strange, "DePT-G", 0.7)))]) == 3
+    assert "holds cells of strange" in capsys.readouterr().err

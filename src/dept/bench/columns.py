@@ -77,7 +77,7 @@ def _choices(suite: Suite, shift: str, cells: Sequence[dict[str, Any]], notes: N
 
 def _over(one: Found, reference: Mapping[str, Any]) -> Found:
     """The result as if it had begun where another one ended; without a gain if that is itself, or missing."""
-    left_out = ("before", "gain_ci95", "label_free", "predictions")
+    left_out = ("before", "gain", "gain_ci95", "label_free", "predictions")
     result = {name: value for name, value in one.result.items() if name not in left_out}
     if reference and reference is not one.result:
         given = one.result["predictions"] | {"before": reference["predictions"]["after"]}
@@ -108,7 +108,7 @@ def with_segments(
 
 def _segments(kept: Sequence[Found], domain: str) -> list[Found]:
     """The results as if the stream had been this domain; those whose stream mixes the domains are left out."""
-    left_out = ("gain_ci95", "seconds", "label_free", "predictions")  # known of the whole stream only
+    left_out = ("gain", "gain_ci95", "seconds", "label_free", "predictions")  # known of the whole stream only
     return [
         replace(
             one,
@@ -181,6 +181,9 @@ def _per_class(results: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _gains(results: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+    """Of top-1 as stored, counted in whole images: differences of rounded accuracies may round otherwise."""
+    if metric in ("top1", "error") and all("gain" in result for result in results):
+        return [(-100.0 if metric == "error" else 100.0) * result["gain"] for result in results]
     pairs = [(r["after"], r["before"]) for r in results if "before" in r]
     return [value(after, metric) - value(before, metric) for after, before in pairs]
 

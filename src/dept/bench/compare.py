@@ -52,10 +52,10 @@ def find_result(name: str, results: Path) -> tuple[Path, dict[str, Any]]:
 def read_entry(file: Path) -> dict[str, Any]:
     """{"cell": …, "result": …} of a benchmark cell; the result of a plain run has no cell."""
     try:
-        stored: dict[str, Any] = json.loads(file.read_text())
+        stored = json.loads(file.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{file} is no result: {error}") from error
-    entry = stored if "result" in stored else {"cell": {}, "result": stored}
+    entry = stored if isinstance(stored, dict) and "result" in stored else {"cell": {}, "result": stored}
     if not isinstance(entry["result"], dict) or "protocol" not in entry["result"]:
         raise DataError(f"{file} is no result: it has no protocol.")
     return entry

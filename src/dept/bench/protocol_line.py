@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dept.bench.found import chosen, trainings
+from dept.bench.found import Found, chosen, trainings
 from dept.bench.protocol import short
 from dept.bench.suite import Suite
 
@@ -18,18 +18,16 @@ def protocol_line(suite: Suite, cells: Sequence[Mapping[str, Any]]) -> str:
     Several values of a field, where results differ in it, are separated by " | ".
     """
     kept = {
-        (shift, row.label): one
-        for shift in suite.shifts
-        for row in suite.rows
-        for one in chosen(suite, row, shift, cells).kept
+        shift: [one for row in suite.rows for one in chosen(suite, row, shift, cells).kept] for shift in suite.shifts
     }
-    records = [one.record for one in kept.values()]
+    found = [one for column in kept.values() for one in column]
+    records = [one.record for one in found]
     parts = [
         _backbone(suite, records, trainings(cells)),
         _preprocessing(records),
-        _images(suite, kept),
+        _images(kept),
         f"batch {_all(records, 'config.batch')}, steps {_steps(records)}" if records else "",
-        f"seeds {', '.join(map(str, suite.seeds))}",
+        f"seeds {', '.join(map(str, sorted({one.seed for one in found} or suite.seeds)))}",
         f"reset per {_all(records, 'reset')}" if any("reset" in record for record in records) else "",
         f"metric: {METRICS.get(suite.metric, suite.metric)}, %",
         f"read-out: {_all(records, 'readout')}; evaluated on: {_all(records, 'evaluated_on')}" if records else "",
@@ -72,18 +70,23 @@ def _numbers(values: Any) -> str:
     return str(values)
 
 
-def _images(suite: Suite, kept: Mapping[tuple[str, str], Any]) -> str:
+def _images(kept: Mapping[str, Sequence[Found]]) -> str:
     """Number of images and list hash per target, and how they were drawn."""
-    listed = []
-    for shift in suite.shifts:
-        records = [one.record for (own, _), one in kept.items() if own == shift]
+    listed: list[str] = []
+    limits: dict[int | None, None] = {}
+    for shift, found in kept.items():
+        records = [one.record for one in found]
+        limits |= dict.fromkeys(record.get("most") for record in records)
         if records:
             hashes = _all(records, "list_sha256")
             listed.append(
                 f"{shift.split('->')[-1]} {_all(records, 'images')}" + (f" (list {hashes})" if hashes else "")
             )
-    drawn = "all images" if suite.most is None else f"at most {suite.most} per domain, uniform, random.Random(0)"
-    return f"images: {drawn}" + (f": {', '.join(listed)}" if listed else "")
+    return f"images: {' | '.join(map(_drawn, limits))}: {', '.join(listed)}" if listed else ""
+
+
+def _drawn(most: int | None) -> str:
+    return "all images" if most is None else f"at most {most} per domain, uniform, random.Random(0)"
 
 
 def _steps(records: Sequence[Mapping[str, Any]]) -> str:

@@ -37,13 +37,13 @@ def terminal(table: Table, *, ansi: bool | None = None) -> str:
     lines = [_aligned(row, bare, widths) for row, bare in zip(styled, plain, strict=True)]
     rule = "  ".join("-" * width for width in widths)
     body = _blocks(table, lines[1:], rule)
-    return "\n".join([table.title, "", lines[0], rule, *body, "", *_below(table)])
+    return "\n".join([table.title, "", lines[0], rule, *body, "", *below(table)])
 
 
 def markdown(table: Table) -> str:
     """A pipe table, footnotes and the protocol."""
     lines = pipe_table(_header(table), [_cells(table, line, _starred) for line in table.lines])
-    return "\n".join([lines, "", "\n\n".join(_below(table))])
+    return "\n".join([lines, "", "\n\n".join(below(table))])
 
 
 def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -56,7 +56,7 @@ def latex(table: Table) -> str:
     """A booktabs tabular (needs \\usepackage{booktabs}) with footnotes below."""
     header = _header(table)
     rows = [" & ".join([*map(escaped, _cells(table, line, _tokens))]) + r" \\" for line in table.lines]
-    below = [rf"\par\smallskip\footnotesize {escaped(text)}" for text in _below(table)]
+    notes = [rf"\par\smallskip\footnotesize {escaped(text)}" for text in below(table)]
     return "\n".join(
         [
             rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
@@ -66,7 +66,7 @@ def latex(table: Table) -> str:
             *(_untokened(row) for row in _blocks(table, rows, r"\midrule")),
             r"\bottomrule",
             r"\end{tabular}",
-            *below,
+            *notes,
         ]
     )
 
@@ -103,7 +103,7 @@ def _cells(table: Table, line: Line, style: Style) -> list[str]:
         MISSING if line.tunable is None else f"{line.tunable:,}",
         *(_text(entry, style, gains=narrow or name == MEAN) for name, entry in entries),
         MISSING if line.changed is None or line.method == "source" else f"{100 * line.changed:.1f} %",
-        MISSING if line.seconds is None else _time(line.seconds),
+        MISSING if line.seconds is None else duration(line.seconds),
     ]
 
 
@@ -115,22 +115,27 @@ def _text(entry: Entry, style: Style, *, gains: bool) -> str:
     paper = "" if entry.paper is None else f" ({entry.paper:.1f})"
     if entry.mean is None:
         return MISSING + paper
-    number = f"{entry.mean:.1f}" + ("" if entry.sd is None else f" ± {entry.sd:.1f}")
     gain = ""
     if gains and entry.gain is not None:
         gain = f", {entry.gain:+.1f}"
         gain += "" if entry.interval is None else f" [{entry.interval[0]:+.1f}, {entry.interval[1]:+.1f}]"
     per_class = "" if entry.per_class is None or not gains else f" / {entry.per_class:.1f}"
-    return style(number, entry) + entry.mark + per_class + gain + paper
+    return style(number(entry), entry) + entry.mark + per_class + gain + paper
 
 
-def _time(seconds: float) -> str:
+def number(entry: Entry) -> str:
+    """Mean ± sd."""
+    return f"{entry.mean:.1f}" + ("" if entry.sd is None else f" ± {entry.sd:.1f}")
+
+
+def duration(seconds: float) -> str:
+    """In the unit that people would use."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _below(table: Table) -> list[str]:
+def below(table: Table) -> list[str]:
     """Footnotes, how to read the table, and its protocol."""
     lines = [f"{note.mark} {note.text}".strip() for note in table.notes]
     if any(e.per_class is not None for line in table.lines for e in line.entries):

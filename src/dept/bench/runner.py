@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,16 @@ def read_cell(file: Path) -> dict[str, Any]:
         entry = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{file} is not readable JSON ({error}). Without it, the cell is run again.") from error
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(part), dict) for part in ("cell", "result")):
+    if not (isinstance(entry, dict) and _is_cell(entry.get("cell")) and isinstance(entry.get("result"), dict)):
         raise DataError(
             f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
             "A single run is named by its own folder."
         )
     return entry
+
+
+def _is_cell(found: object) -> bool:
+    return isinstance(found, dict) and found.keys() == {field.name for field in fields(Cell)}
 
 
 def stored(root: Path, cell: Cell) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from dept.bench.columns import WHOLE, Cell, by_class, by_shift, column_names, me
 from dept.bench.entries import MEAN, Entry, Line, Note, Table
 from dept.bench.found import stored_cells
 from dept.bench.marks import Notes
-from dept.bench.paper import citation
+from dept.bench.paper import citation, paper_notes
 from dept.bench.protocol_line import protocol_line
 from dept.bench.render import render
 from dept.bench.suite import Row, Suite
@@ -53,8 +53,14 @@ def make_table(suite: Suite, cells: Sequence[dict[str, Any]], *, per_class: str 
         tuple(lines),
         tuple(notes),
         protocol_line(suite, cells),
-        citation() if any(entry.paper is not None for line in lines for entry in line.entries) else "",
+        _citation(suite) if any(entry.paper is not None for line in lines for entry in line.entries) else "",
     )
+
+
+def _citation(suite: Suite) -> str:
+    """Where the paper's numbers are from, and what is odd about them."""
+    notes = [f"{note[0].upper()}{note[1:]}." for note in paper_notes(suite.paper)]
+    return " ".join([citation(), *notes])
 
 
 def _ranked(column: Sequence[Cell], rows: Sequence[Row], *, lower: bool) -> list[Cell]:

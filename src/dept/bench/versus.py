@@ -85,6 +85,6 @@ def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[n
             f"{lists[0][:12]} and {lists[1][:12]}): nothing can be paired. Compare rows of one setting."
         )
     for found in (one, other):
-        if "labels" not in found.result["predictions"]:
+        if "labels" not in found.result.get("predictions", {}):
             raise UsageError(f"A result on {shift} was stored without labels, by an older version: run it again.")
     return [hits(found.result, "after") for found in (one, other)]

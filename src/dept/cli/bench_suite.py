@@ -7,14 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dept.bench import suites
 from dept.bench.domains import Domains
 from dept.bench.execute import Executor
 from dept.bench.figures import draw
-from dept.bench.found import suite_cells
+from dept.bench.found import suite_cells, trainings
 from dept.bench.runner import Cell, Outcome, run_cells, shard, stored
+from dept.bench.suite import TRAINING
 from dept.bench.tables import make_table, render
 from dept.cli.parse import parse
 from dept.cli.show import say
@@ -37,7 +38,7 @@ class Files:
     shifts: tuple[str, ...] = ()
     """only these shifts, or target domains"""
     seeds: tuple[int, ...] = ()
-    """seeds instead of the suite's"""
+    """seeds instead of the suite's; of stored results, only these"""
     max_iters: int = 0
     """steps of every run instead of the suite's (another protocol: marked in tables)"""
     limit: int = 0
@@ -53,7 +54,7 @@ class Files:
     plot: Path | None = None
     """also draw accuracy against the share of images, or over the steps, for the suites that vary them"""
     list: bool = False
-    """print the cells and whether they have a result, and run nothing"""
+    """print the cells and whether they have a result (with --weights, or with those of the results), and run nothing"""
     force_preprocess: bool = False
     """run although the preprocessing contradicts the weights' own config (the results are marked)"""
     device: str = "auto"
@@ -84,11 +85,16 @@ def run(name: str, argv: Sequence[str]) -> int:
             files.workers,
             force=files.force_preprocess,
         )
-        cells = shard(suite.cells(executor.weights_id), files.shard)
         if files.list:
-            return _list(cells, files.results)
+            known = executor.weights_id if files.weights else _weights_of(suite_cells(whole, files.results))
+            return _list(shard(suite.cells(known), files.shard), files.results)
+        cells = shard(suite.cells(executor.weights_id), files.shard)
         failed = _run(cells, executor, files.results)
-    found = suite_cells(whole, files.results)
+    found = [
+        entry
+        for entry in suite_cells(whole, files.results)
+        if not files.seeds or entry["cell"]["method"] in (TRAINING, "source") or entry["cell"]["seed"] in files.seeds
+    ]
     asked = whole.chosen(methods=files.methods, shifts=files.shifts)
     print(render(make_table(asked, found, per_class=files.per_class), files.format))
     if files.plot is not None:
@@ -101,6 +107,12 @@ def domains(data: Path | None, work: Path) -> Domains:
     """The data folder: given, or of the environment."""
     root = data or (Path(os.environ["DEPT_DATA"]) if "DEPT_DATA" in os.environ else None)
     return Domains(root, work / "data")
+
+
+def _weights_of(cells: Sequence[dict[str, Any]]) -> str:
+    """The id of the weights that stored results were made with, where it is one; else that of timm's own."""
+    ids = {protocol.get("weights_sha256", "timm") for protocol in trainings(cells).values()}
+    return ids.pop() if len(ids) == 1 else "timm"
 
 
 def _list(cells: Sequence[Cell], results: Path) -> int:

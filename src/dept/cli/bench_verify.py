@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +14,12 @@ import tyro
 from dept.bench import suites
 from dept.bench.execute import Executor
 from dept.bench.found import key_of, stored_cells
+from dept.bench.runner import Cell
 from dept.bench.verify import TOLERANCE, Check, cheapest, verify, with_key
 from dept.cli.bench_suite import domains
 from dept.cli.parse import parse
 from dept.cli.show import as_json, say, table
-from dept.errors import DeptError, UsageError
+from dept.errors import DataError, DeptError, UsageError
 
 _DESCRIPTION = f"""Run a committed cell of each suite again and compare.
 
@@ -50,17 +53,21 @@ class Files:
 
 
 def run(argv: list[str]) -> int:
-    """1 if a result does not reproduce."""
+    """1 if a result does not reproduce, or nothing could be checked."""
     files: Files = parse("bench verify", _DESCRIPTION, argv, files=Files).files
     if files.cell and len(files.suites) != 1:
         raise UsageError("--cell belongs to one suite: name it, as in `dept bench verify pacs-mini --cell KEY`.")
+    for path in (files.data, files.weights):
+        if path is not None and not path.exists():
+            raise DataError(f"{path} does not exist.")
     checks = [_check(name, files) for name in files.suites or suites.available()]
     if files.json:
         print(as_json([asdict(check) for check in checks]))
     else:
         rows = [[check.suite, check.key or "–", check.verdict, check.reason] for check in checks]
         print(table(["suite", "cell", "verdict", "why"], rows))
-    return 1 if any(check.failed for check in checks) else 0
+    checked = [check for check in checks if check.verdict != "not checked"]
+    return 0 if checked and not any(check.failed for check in checked) else 1
 
 
 def _check(name: str, files: Files) -> Check:
@@ -77,9 +84,14 @@ def _check(name: str, files: Files) -> Check:
         if entry is None:
             return Check(name, "not checked", "no stored cell is of today's definition with these --weights")
         say(f"{name}: running {entry['cell']['shift']} {entry['cell']['method']} again ({key_of(entry)}) …")
-        return verify(entry, executor.run)
+        return verify(entry, partial(_again, executor))
     except DeptError as error:
         return Check(name, "not checked", str(error))
+
+
+def _again(executor: Executor, cell: Cell) -> dict[str, Any]:
+    shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
+    return executor.run(cell)
 
 
 def _picked(entries: Sequence[dict[str, Any]], defined: set[str], key: str) -> Mapping[str, Any] | None:

@@ -60,6 +60,7 @@ class Cell:
     mark: str = ""
     tone: Tone = ""
     extra: str = ""
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Table:
     header: list[str]
     rows: list[list[Cell]]
     footnotes: tuple[str, ...] = ()
+    wide: bool = False
+    """many columns of short numbers: their names are turned"""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ SHAPES = 4
 COLOURS = 8
 
 
+LABEL = 34  # letters of a row's name
+
+
 @dataclass(frozen=True)
 class GainRow:
-    """A gain in points with its interval (None if unknown), under a heading."""
+    """A gain in points with its interval (None if unknown)."""
 
-    group: str
     name: str
     gain: float
     low: float | None
@@ -126,41 +128,55 @@ def _mark(x: float, y: float, shape: int) -> str:
     return f"M{x:.1f} {y - 2.7:.1f}l2.7 2.7l-2.7 2.7l-2.7-2.7z"
 
 
-def gains(rows: Sequence[GainRow]) -> str:
-    """Gains in points as dots with whiskers, grouped by shift."""
+def gains(rows: Sequence[GainRow], span: tuple[float, float], *, lower: bool = False) -> str:
+    """Changes in points as dots with whiskers; with `lower`, of an error, where less is better.
+
+    Args:
+        span: ends of the axis, so that several figures can share them.
+    """
+    left, right, step = 14 + 5.6 * min(LABEL, max(len(row.name) for row in rows)), 14.0, 20.0
+    width, base = left + 230, 10 + step * len(rows)
+    low, high = span
+
+    def px(value: float) -> float:
+        return left + (value - low) / (high - low) * (width - left - right)
+
+    parts: list[str] = []
+    for value in ticks(low, high):
+        css = "axis" if value == 0 else "grid"
+        parts.append(f'<line x1="{px(value):.1f}" x2="{px(value):.1f}" y1="4" y2="{base - 6:g}" class="{css}"/>')
+        parts.append(text(px(value), base + 8, number(value), anchor="middle"))
+    for at, row in enumerate(rows):
+        y, tone = 14 + step * at, _clearly(row, lower)
+        parts.append(f"<g>{tip(f'{row.name}: {_words(row)}')}")
+        parts.append(text(left - 8, y + 4, clipped(row.name, LABEL), anchor="end", css="label"))
+        if row.low is not None and row.high is not None:
+            ends = f'x1="{px(row.low):.1f}" x2="{px(row.high):.1f}"'
+            parts.append(f'<line {ends} y1="{y:g}" y2="{y:g}" class="span {tone}"/>')
+        parts.append(f'<circle cx="{px(row.gain):.1f}" cy="{y:g}" r="4.5" class="dot {tone}"/></g>')
+    what = "change of the error, points" if lower else "gain in accuracy, points"
+    parts.append(text((left + width - right) / 2, base + 22, what, anchor="middle", css="name"))
+    return svg(width, base + 28, "; ".join(f"{row.name} {_words(row)}" for row in rows), *parts)
+
+
+def gain_span(rows: Sequence[GainRow]) -> tuple[float, float]:
+    """Ends of an axis that has room for all rows, and 0."""
     ends = [value for row in rows for value in (row.gain, row.low, row.high) if value is not None]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     room = (high - low) * 0.06 or 1.0
-    low, high = low - (room if low < 0 else 0), high + room
-    left, right = 112.0, 12.0
-    parts: list[str] = []
-    y, group = 14.0, ""
-    body: list[str] = []
+    return low - (room if low < 0 else 0), high + (room if high > 0 else 0)
 
-    def px(value: float) -> float:
-        return left + (value - low) / (high - low) * (WIDTH - left - right)
 
-    for row in rows:
-        if row.group != group:
-            y += 8 if group else 0
-            body.append(text(0, y + 4, clipped(row.group, 50), css="name strong"))
-            y, group = y + 20, row.group
-        tone = "good" if (row.low or 0) > 0 else "bad" if (row.high or 0) < 0 else "unsure"
-        known = row.low is not None and row.high is not None
-        span = f" [{signed(row.low or 0, 1)}, {signed(row.high or 0, 1)}]" if known else ""
-        body.append(f"<g>{tip(f'{row.name}, {row.group}: {signed(row.gain, 1)} points{span}')}")
-        body.append(text(left - 8, y + 4, clipped(row.name, 18), anchor="end", css="label"))
-        if row.low is not None and row.high is not None:
-            body.append(
-                f'<line x1="{px(row.low):.1f}" x2="{px(row.high):.1f}" y1="{y:g}" y2="{y:g}" class="span {tone}"/>'
-            )
-        body.append(f'<circle cx="{px(row.gain):.1f}" cy="{y:g}" r="4.5" class="dot {tone}"/></g>')
-        y += 22
-    base = y
-    for value in ticks(low, high):
-        css = "axis" if value == 0 else "grid"
-        parts.append(f'<line x1="{px(value):.1f}" x2="{px(value):.1f}" y1="8" y2="{base - 6:g}" class="{css}"/>')
-        parts.append(text(px(value), base + 8, number(value), anchor="middle"))
-    parts.append(text((left + WIDTH - right) / 2, base + 22, "gain in accuracy, points", anchor="middle", css="name"))
-    words = "; ".join(f"{row.name} on {row.group} {signed(row.gain, 1)} points" for row in rows[:40])
-    return svg(WIDTH, base + 28, f"Gains over the source model: {words}", *parts, *body)
+def _words(row: GainRow) -> str:
+    known = row.low is not None and row.high is not None
+    return f"{signed(row.gain, 1)} points" + (
+        f" [{signed(row.low or 0, 1)}, {signed(row.high or 0, 1)}]" if known else ""
+    )
+
+
+def _clearly(row: GainRow, lower: bool) -> str:
+    """good or bad where the interval leaves no doubt."""
+    if row.low is None or row.high is None:
+        return "unsure"
+    better, worse = (row.high < 0, row.low > 0) if lower else (row.low > 0, row.high < 0)
+    return "good" if better else "bad" if worse else "unsure"
