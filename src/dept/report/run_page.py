@@ -130,7 +130,7 @@ def _calibration(measured: Measured | None, missing: str) -> Section:
     chart = charts.confidence_chart(old, summaries.confidence_shares(after.confidence))
     figures = [Figure(chart, "How sure the model is", "Share of the images by confidence.", legend=before is not None)]
     if labels is None:
-        lead = "Adaptation makes models surer, right or wrong. Only labels tell whether the confidence is deserved."
+        lead = "Most methods make models surer, right or wrong. Only labels tell whether the confidence is deserved."
         return Section(key, title, lead, tuple(figures))
     error = 100 * expected_calibration_error(after.probabilities, labels)
     caption = f"On the dashed line a model is as often right as it is sure. Expected calibration error {error:.1f} %"
