@@ -122,8 +122,7 @@ def offline(
         epoch_end = (step + 1) % per_epoch == 0
         if epoch_end and step + 1 < total:
             method.refresh(passes, progress.epoch)
-        lr = method.optimizer.param_groups[0]["lr"] if method.optimizer else 0.0
-        yield Event(progress, terms, lr, epoch_end)
+        yield Event(progress, terms, method.lr, epoch_end)
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,7 @@ def online(
     for step, (index, made) in enumerate(stream, start):
         method.at(Progress(step, len(keys), 0))
         logits, terms = method.observe(made[0], Batch(made[1:] or made, index))
-        lr = method.optimizer.param_groups[0]["lr"] if method.optimizer else 0.0
-        yield Observed(index, logits.detach(), Event(method.progress, terms, lr, step + 1 == len(keys)))
+        yield Observed(index, logits.detach(), Event(method.progress, terms, method.lr, step + 1 == len(keys)))
 
 
 @contextmanager

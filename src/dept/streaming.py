@@ -97,9 +97,7 @@ class Stream:
         self.steps += 1
 
     def _event(self, terms: dict[str, float]) -> Event:
-        optimizer = self.method.optimizer
-        lr = optimizer.param_groups[0]["lr"] if optimizer else 0.0
-        return Event(self.method.progress, terms, lr, epoch_end=False)
+        return Event(self.method.progress, terms, self.method.lr, epoch_end=False)
 
     def _views(self, images: Sequence[Picture]) -> tuple[Tensor, ...]:
         pre, augment, seed = self.views.preprocess, self.views.augment, self.views.seed

@@ -158,8 +158,7 @@ def paired(method: UDAMethod, source: Domain, target: Domain, runtime: Runtime, 
             epoch_end = (step + 1) % per_epoch == 0
             if epoch_end and step + 1 < total:
                 method.refresh(passes, progress.epoch)
-            assert method.optimizer is not None
-            yield Event(progress, terms, method.optimizer.param_groups[0]["lr"], epoch_end)
+            yield Event(progress, terms, method.lr, epoch_end)
         start = end
 
 

@@ -92,12 +92,14 @@ class BaseConfig:
 class Method:
     """Base of all methods. A subclass gives `name`, `views`, `Config`, `tuned` and `loss`; the rest has defaults."""
 
+    _logits: Tensor
     name: ClassVar[str]
     summary: ClassVar[str]
     views: str = "t"
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
+    reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
 
@@ -198,10 +200,13 @@ class Method:
 
         Args:
             test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
-        A method whose update begins with the same forward overrides this to run it once.
+        A method whose update begins with the same forward (`reuses_forward`) runs it once.
         """
+        once = self.views == "t" and self.config.predict == "before" and self.config.steps_per_batch == 1
+        if self.reuses_forward and once:
+            terms = self.step(batch)
+            return self._logits.detach(), terms
         logits = self.predict(test) if self.config.predict == "before" else None
-        terms: dict[str, float] = {}
         for _ in range(self.config.steps_per_batch):
             terms = self.step(batch)
         return (self.predict(test) if logits is None else logits), terms
@@ -235,6 +240,11 @@ class Method:
         if self.optimizer is not None:
             for target, group in zip(self.optimizer.param_groups, self.groups, strict=True):
                 target["lr"] = group.lr * scale
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group as it is now; 0 if there is none."""
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
 
     def lr_scale(self, progress: Progress) -> float:
         """Factor on all learning rates at this step."""

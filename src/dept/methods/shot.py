@@ -90,6 +90,7 @@ class SHOT(Method):
 
     config: Config
     batch_statistics = True
+    reuses_forward = True
     presets = {
         "offline": {},
         "im": {"im_only": True},
@@ -162,13 +163,9 @@ class SHOT(Method):
         return power_decay(progress.step, progress.total) if self.config.power_decay else super().lr_scale(progress)
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """On test views, the logits of the forward that the update is made from."""
-        self.labels = None  # the images of a stream are not those that pseudo-labels were made for
-        config = self.config
-        if config.view != "test" or config.predict != "before" or config.steps_per_batch != 1:
-            return super().observe(test, batch)
-        terms = self.step(batch)
-        return self._logits.detach(), terms
+        """Without pseudo-labels: they were made for other images than those of a stream."""
+        self.labels = None
+        return super().observe(test, batch)
 
     # -- state ---------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Tent(Method):
 
     config: Config
     batch_statistics = True
+    reuses_forward = True
     presets = {
         "online": {},
         # The common offline recipe of the DePT paper: many epochs on weak views.
@@ -54,11 +55,3 @@ class Tent(Method):
         """Batch mean of H(p)   [Tent Eq. 1]"""
         self._logits = self.model(batch.views[0])
         return {"entropy": entropy(self._logits).mean()}
-
-    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The logits of the forward that the update is made from: one forward per batch, not two."""
-        config = self.config
-        if config.view != "test" or config.predict != "before" or config.steps_per_batch != 1:
-            return super().observe(test, batch)
-        terms = self.step(batch)
-        return self._logits.detach(), terms
