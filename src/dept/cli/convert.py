@@ -12,6 +12,7 @@ import tyro
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dept.adapting import adapt_command
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import say
 from dept.errors import DataError, UsageError
@@ -61,7 +62,7 @@ def run(argv: list[str]) -> int:
         f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
-    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       dept adapt {path} NEW_IMAGES --out runs/site")
+    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       {adapt_command(model, path)}")
     return 0
 
 

@@ -258,6 +258,15 @@ def check_promptable(backbone: nn.Module) -> nn.Sequential:
     return blocks
 
 
+def can_be_prompted(backbone: nn.Module) -> bool:
+    """Whether prompts can enter this backbone (see `check_promptable`)."""
+    try:
+        check_promptable(backbone)
+    except ValueError:
+        return False
+    return True
+
+
 def _classify(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(features, weight, bias)
