@@ -255,6 +255,51 @@ def test_tensors_that_do_not_fit_are_refused(saved: tuple[Path, Path], tmp_path:
         load_model(tmp_path / "m.safetensors")
 
 
+def rewritten(path: Path, header: str) -> Path:
+    """The same tensors under another header."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    save_file(tensors, path, metadata={"dept": header})
+    return path
+
+
+@pytest.mark.parametrize("header", ["[]", "{", '"text"', '{"format": 1}'])
+def test_damaged_metadata_is_a_sentence_whoever_reads_it(saved: tuple[Path, Path], header: str) -> None:
+    path = rewritten(saved[0], header)
+    for read in (read_meta, load_model):
+        with pytest.raises(DataError, match="is damaged, or was written by another version of dept"):
+            read(path)
+
+
+@pytest.mark.parametrize("change", ["arch", "classes", "backbone_sha256", "sharpen"])
+def test_metadata_of_another_version_is_a_sentence(saved: tuple[Path, Path], change: str) -> None:
+    meta = read_meta(saved[0])
+    if change == "sharpen":
+        meta["preprocess"][change] = 2
+    else:
+        del meta[change]
+    rewritten(saved[0], json.dumps(meta))
+    with pytest.raises(DataError, match=f"written by another version of dept.*{change}"):
+        load_model(saved[0])
+
+
+def test_an_adapter_without_its_hashes_is_refused(saved: tuple[Path, Path]) -> None:
+    model, meta = load_model(saved[0]), read_meta(saved[1])
+    for missing in ("backbone_sha256", "classes_sha256"):
+        rewritten(saved[1], json.dumps({key: value for key, value in meta.items() if key != missing}))
+        with pytest.raises(DataError, match=f"written by another version of dept.*{missing}"):
+            load_adapter(saved[1], model)
+
+
+def test_a_backbone_that_was_changed_in_the_file_is_refused(saved: tuple[Path, Path]) -> None:
+    tensors, meta = read_tensors(saved[0], "model")
+    tensors["backbone.blocks.1.attn.qkv.weight"][0, 0] = 0.0
+    write_tensors(saved[0], tensors, meta)
+    with pytest.raises(DataError, match="has changed since the file was written") as error:
+        load_model(saved[0])
+    assert meta["backbone_sha256"][:16] in str(error.value)
+
+
 # ---- atomic writes ----
 
 

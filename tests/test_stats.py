@@ -85,6 +85,9 @@ def test_file_round_trip_and_refusals(sharp: Model, source_images: Path, tmp_pat
         load_stats(path, sharp)
     with pytest.raises(DataError, match="no labels"):
         compute_stats(sharp, images.unlabelled(), Runtime())
+    save_stats(tensors, {key: meta[key] for key in ("format", "kind")}, path)
+    with pytest.raises(DataError, match="written by another version of dept"):
+        load_stats(path, sharp)
 
 
 def test_fisher_images_are_drawn_across_classes(sharp: Model, source_images: Path) -> None:
