@@ -21,6 +21,7 @@ from dept.files import (
     load_adapter,
     load_model,
     read_meta,
+    read_shapes,
     read_tensors,
     rest_hash,
     save_adapter,
@@ -39,6 +40,10 @@ def adapter_of(model: Model, **entries: Any) -> Adapter:
     made = {n: t.detach().clone() for n, t in model.adapter.tensors.items()}
     meta = adapter_meta(model, backbone_sha256=fingerprint(model), method="dept", config={}, seed=0, **entries)
     return Adapter(made, meta)
+
+
+def parameters(adapter: Adapter) -> int:
+    return sum(tensor.numel() for tensor in adapter.tensors.values())
 
 
 @pytest.fixture
@@ -86,6 +91,32 @@ def test_model_metadata(saved: tuple[Path, Path]) -> None:
     assert len(meta["backbone_sha256"]) == 64 and "dept_version" in meta
     with safe_open(saved[0], framework="pt") as file:
         assert set(file.metadata()) == {"dept"}
+
+
+class HeaderOnly:
+    """`safe_open` of a file whose tensors must not be read."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.file = safe_open(*args, **settings)
+
+    def __enter__(self) -> HeaderOnly:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "get_tensor"
+        return getattr(self.file, name)
+
+
+def test_metadata_and_shapes_come_from_the_header_alone(
+    saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors, _ = read_tensors(saved[0], "model")
+    monkeypatch.setattr(files, "safe_open", HeaderOnly)
+    assert read_meta(saved[0])["kind"] == "model"
+    assert read_shapes(saved[0]) == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def test_fingerprint_covers_bytes_shapes_and_names_of_the_backbone_only() -> None:
@@ -139,14 +170,14 @@ def test_real_configs_fit_in_8_kib_too(tmp_path: Path) -> None:
         adapter = adapter_of(model)
         adapter.meta["config"] = asdict(methods.get(name).Config())
         size = save_adapter(adapter, tmp_path / f"{name}.safetensors").stat().st_size
-        assert size <= adapter.size * 4 + 8 * 1024
+        assert size <= parameters(adapter) * 4 + 8 * 1024
 
 
 def test_half(saved: tuple[Path, Path], tmp_path: Path) -> None:
     model = load_model(saved[0])
     adapter = load_adapter(saved[1], model)
     half = save_adapter(adapter, tmp_path / "half.safetensors", half=True)
-    assert abs(saved[1].stat().st_size - half.stat().st_size - 2 * adapter.size) <= 32
+    assert abs(saved[1].stat().st_size - half.stat().st_size - 2 * parameters(adapter)) <= 32
     for name, tensor in load_adapter(half, model).tensors.items():
         assert tensor.dtype == torch.float32 and torch.allclose(tensor, adapter.tensors[name], atol=2e-3)
 

@@ -60,31 +60,53 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     write_atomic(path, save(plain, metadata={"dept": json.dumps(meta, separators=(",", ":"))}))
 
 
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    if not path.is_file():
+        raise DataError(f"The file {path} does not exist.")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def read_meta(path: str | Path) -> dict[str, Any]:
-    """The metadata of a dept file, checked for its format version."""
-    return _open(Path(path))[0]
+    """The metadata of a dept file, checked for its format version; no tensor is read."""
+    with _opened(Path(path)) as (_, meta):
+        return meta
+
+
+def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of a dept file; no tensor is read."""
+    with _opened(Path(path)) as (file, _):
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume")."""
-    meta, tensors = _open(Path(path))
-    if meta["kind"] != kind:
-        raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
-    return tensors, meta
+    with _opened(Path(path)) as (file, meta):
+        if meta["kind"] != kind:
+            raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
+        return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118 (not a dict)
 
 
-def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A dept file and its checked metadata; a tensor is read when it is asked for."""
     if not path.is_file():
         raise DataError(f"{path} does not exist.")
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            yield file, _checked(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint is brought in by "
             "`dept convert`."
         ) from error
+
+
+def _checked(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     if "dept" not in header:
         raise DataError(f"{path} holds plain weights without dept's metadata; bring it in with `dept convert`.")
     with intact(path):
@@ -92,7 +114,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if meta.get("format") != FORMAT:
             raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
         str(meta["kind"])  # every file says what it is
-    return meta, tensors
+    return meta
 
 
 @contextmanager
