@@ -257,8 +257,15 @@ def test_what_is_not_safetensors_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "empty")
     with pytest.raises(DataError, match="does not exist"):
         load_model(tmp_path / "nowhere.safetensors")
-    with pytest.raises(DataError, match="does not exist"):
-        load_model(tmp_path)
+
+
+def test_a_run_folder_in_place_of_its_file_is_named(saved: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = saved[0].parent
+    with pytest.raises(DataError, match=rf"{folder} is a folder.*Did you mean {saved[0]} or {saved[1]}\?"):
+        load_model(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty is a folder; a file is needed here\.$"):
+        load_model(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("keep", [4, 200, -1])

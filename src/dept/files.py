@@ -94,6 +94,10 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """A dept file and its checked metadata; a tensor is read when it is asked for."""
+    if path.is_dir():
+        held = [str(path / name) for name in ("model.safetensors", "adapter.safetensors") if (path / name).is_file()]
+        hint = f" Did you mean {' or '.join(held)}?" if held else ""
+        raise DataError(f"{path} is a folder; a file is needed here.{hint}")
     if not path.is_file():
         raise DataError(f"{path} does not exist.")
     try:

@@ -178,6 +178,8 @@ def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options
         if arch.split(".")[0] not in timm.list_models():
             close = timm.list_models(f"*{arch.split('_')[0]}*")[:5]
             raise UsageError(f"timm knows no architecture {arch!r}. Close names: {', '.join(close)}.") from error
+        if isinstance(error, TypeError) or not (pretrained or weights):
+            raise UsageError(f"timm refused to build {arch!r} with the options {options}: {error}") from error
         where = weights or "timm's hub (no network? give a local file with --weights, or --no-pretrained)"
         raise DataError(f"The weights of {arch!r} could not be loaded from {where}: {error}") from error
 

@@ -115,6 +115,8 @@ def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.Capt
     assert "knows no architecture 'vit_nope'" in fails(capsys, [*base, "--arch", "vit_nope"], 2)
     assert "--timm must be JSON" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
     assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "[1]"], 2)
+    words = [*base, "--arch", ARCH, "--timm", '{"nonsense": 1}']
+    assert "timm refused to build 'vit_tiny_patch16_224' with the options {'nonsense': 1}" in fails(capsys, words, 2)
     assert "no preset 'x'" in fails(capsys, [*base, "--preset", "x"], 2)
     assert "does not exist" in fails(capsys, ["train", tmp_path / "no", "--out", tmp_path / "run"], 3)
     words = [*base, "--arch", ARCH, "--weights", tmp_path / "none.safetensors"]
@@ -157,6 +159,9 @@ def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     classes.write_text("blue\ngreen\n")
     assert "with 2 classes" in fails(capsys, [*base, *out], 3)
     assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)
+    for content in (b'["blue", "gre', b"blau\ngr\xfcn\n"):
+        classes.write_bytes(content)
+        assert "classes.txt cannot be read" in fails(capsys, [*base, *out], 3)
     assert not (tmp_path / "new.safetensors").exists()
 
 

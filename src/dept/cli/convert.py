@@ -70,8 +70,14 @@ def read_classes(path: Path) -> list[str]:
     """Class names of a text or JSON file."""
     if not path.is_file():
         raise DataError(f"The class file {path} does not exist. It holds one class name per line.")
-    text = path.read_text(encoding="utf-8")
-    names = json.loads(text) if text.lstrip().startswith("[") else [line.strip() for line in text.splitlines()]
+    try:
+        text = path.read_text(encoding="utf-8")
+        names = json.loads(text) if text.lstrip().startswith("[") else [line.strip() for line in text.splitlines()]
+    except ValueError as error:  # of the encoding, or of the JSON
+        raise DataError(
+            f"The class file {path} cannot be read ({error}). "
+            "It holds one class name per line, or a JSON list, in UTF-8."
+        ) from error
     names = [str(name) for name in names if str(name)]
     if len(names) < 2 or len(set(names)) != len(names):
         raise DataError(f"{path} must hold at least two different class names, found {len(names)}.")
