@@ -106,6 +106,12 @@ def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor],
             f"The checkpoint does not fit {arch!r} with {len(classes)} classes. Missing: {missing[:3] or 'nothing'}; "
             f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
         )
+    broken = sorted(n for n, tensor in state.items() if not bool(torch.isfinite(tensor).all()))
+    if broken:
+        raise DataError(
+            f"The checkpoint holds numbers that are not finite, in {len(broken)} tensors (first: {broken[0]}): "
+            "its training has failed. Take an earlier checkpoint."
+        )
     classifier.load_state_dict(state)
     head = classifier.get_classifier()
     if not isinstance(head, nn.Linear):

@@ -23,7 +23,7 @@ from dept.core.vit import PromptedViT
 from dept.data.folder import ImageSet
 from dept.data.loader import Views
 from dept.engine import Runtime, TestPasses
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 from dept.files import adapter_meta, intact, read_tensors, write_tensors
 from dept.methods.base import Batch
 from dept.models import Model, fingerprint, tensors_hash
@@ -43,6 +43,8 @@ def compute_stats(
     """
     if images.labels is None:
         raise DataError(f"The images of {images.root} have no labels; source statistics are per class.")
+    if fisher_images < 1:
+        raise UsageError(f"--fisher-images must be at least 1, found {fisher_images}.")
     model.to(runtime.device).eval()
     views = Views(model.card.preprocess)
     tensors = feature_statistics(model, TestPasses(images, views, runtime)(), torch.tensor(images.labels))

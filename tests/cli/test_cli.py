@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
 from dept.cli.parse import peek
@@ -156,6 +156,13 @@ def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out = ["--out", tmp_path / "new.safetensors"]
     assert "--resize 8 is smaller than the crop of 32" in fails(capsys, [*base, *out, "--resize", "8"], 2)
     assert "--mean needs 3 numbers" in fails(capsys, [*base, *out, "--mean", "0.5"], 2)
+    assert "--std must be above 0" in fails(capsys, [*base, *out, "--std", "0", "0", "0"], 2)
+    assert "--mean must be finite" in fails(capsys, [*base, *out, "--mean", "0", "nan", "0"], 2)
+    state = load_file(model)
+    state["norm.weight"][0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    refusal = fails(capsys, ["convert", tmp_path / "nan.safetensors", *base[2:], *out], 3)
+    assert "not finite, in 1 tensors (first: norm.weight)" in refusal
     classes.write_text("blue\ngreen\n")
     assert "with 2 classes" in fails(capsys, [*base, *out], 3)
     assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -118,6 +119,10 @@ def _set_preprocess(model: Model, files: Files) -> None:
     for key, value in (("mean", files.mean), ("std", files.std)):
         if value is not None and len(value) != pre.channels:
             raise UsageError(f"--{key} needs {pre.channels} numbers for this model, found {len(value)}.")
+    if not all(0 < value < math.inf for value in files.std or ()):
+        raise UsageError(f"--std must be above 0 and finite: images are divided by it. Found {files.std}.")
+    if not all(map(math.isfinite, files.mean or ())):
+        raise UsageError(f"--mean must be finite, found {files.mean}.")
     pre = replace(pre, rule=files.rule, mean=files.mean or pre.mean, std=files.std or pre.std)
     if files.resize is not None:
         if files.resize < pre.size:
