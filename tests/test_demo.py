@@ -73,6 +73,11 @@ def test_unknown_variant_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> No
         demo.source_model("Q")
 
 
+def test_a_negative_limit_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--limit", "-5", "--out", str(tmp_path)]) == 2
+    assert "--limit must be at least 0 (all images), found -5" in capsys.readouterr().err
+
+
 def test_missing_extra_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ImportError("no scikit-learn")

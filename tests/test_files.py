@@ -21,6 +21,7 @@ from dept.files import (
     load_adapter,
     load_model,
     read_meta,
+    read_shapes,
     read_tensors,
     rest_hash,
     save_adapter,
@@ -39,6 +40,10 @@ def adapter_of(model: Model, **entries: Any) -> Adapter:
     made = {n: t.detach().clone() for n, t in model.adapter.tensors.items()}
     meta = adapter_meta(model, backbone_sha256=fingerprint(model), method="dept", config={}, seed=0, **entries)
     return Adapter(made, meta)
+
+
+def parameters(adapter: Adapter) -> int:
+    return sum(tensor.numel() for tensor in adapter.tensors.values())
 
 
 @pytest.fixture
@@ -86,6 +91,32 @@ def test_model_metadata(saved: tuple[Path, Path]) -> None:
     assert len(meta["backbone_sha256"]) == 64 and "dept_version" in meta
     with safe_open(saved[0], framework="pt") as file:
         assert set(file.metadata()) == {"dept"}
+
+
+class HeaderOnly:
+    """`safe_open` of a file whose tensors must not be read."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.file = safe_open(*args, **settings)
+
+    def __enter__(self) -> HeaderOnly:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "get_tensor"
+        return getattr(self.file, name)
+
+
+def test_metadata_and_shapes_come_from_the_header_alone(
+    saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors, _ = read_tensors(saved[0], "model")
+    monkeypatch.setattr(files, "safe_open", HeaderOnly)
+    assert read_meta(saved[0])["kind"] == "model"
+    assert read_shapes(saved[0]) == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def test_fingerprint_covers_bytes_shapes_and_names_of_the_backbone_only() -> None:
@@ -139,14 +170,14 @@ def test_real_configs_fit_in_8_kib_too(tmp_path: Path) -> None:
         adapter = adapter_of(model)
         adapter.meta["config"] = asdict(methods.get(name).Config())
         size = save_adapter(adapter, tmp_path / f"{name}.safetensors").stat().st_size
-        assert size <= adapter.size * 4 + 8 * 1024
+        assert size <= parameters(adapter) * 4 + 8 * 1024
 
 
 def test_half(saved: tuple[Path, Path], tmp_path: Path) -> None:
     model = load_model(saved[0])
     adapter = load_adapter(saved[1], model)
     half = save_adapter(adapter, tmp_path / "half.safetensors", half=True)
-    assert abs(saved[1].stat().st_size - half.stat().st_size - 2 * adapter.size) <= 32
+    assert abs(saved[1].stat().st_size - half.stat().st_size - 2 * parameters(adapter)) <= 32
     for name, tensor in load_adapter(half, model).tensors.items():
         assert tensor.dtype == torch.float32 and torch.allclose(tensor, adapter.tensors[name], atol=2e-3)
 
@@ -226,8 +257,15 @@ def test_what_is_not_safetensors_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "empty")
     with pytest.raises(DataError, match="does not exist"):
         load_model(tmp_path / "nowhere.safetensors")
-    with pytest.raises(DataError, match="does not exist"):
-        load_model(tmp_path)
+
+
+def test_a_run_folder_in_place_of_its_file_is_named(saved: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = saved[0].parent
+    with pytest.raises(DataError, match=rf"{folder} is a folder.*Did you mean {saved[0]} or {saved[1]}\?"):
+        load_model(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty is a folder; a file is needed here\.$"):
+        load_model(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("keep", [4, 200, -1])
@@ -253,6 +291,51 @@ def test_tensors_that_do_not_fit_are_refused(saved: tuple[Path, Path], tmp_path:
     write_tensors(tmp_path / "m.safetensors", tensors, meta | {"arch": "no_such_arch"})
     with pytest.raises(DataError, match="timm cannot build 'no_such_arch'"):
         load_model(tmp_path / "m.safetensors")
+
+
+def rewritten(path: Path, header: str) -> Path:
+    """The same tensors under another header."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    save_file(tensors, path, metadata={"dept": header})
+    return path
+
+
+@pytest.mark.parametrize("header", ["[]", "{", '"text"', '{"format": 1}'])
+def test_damaged_metadata_is_a_sentence_whoever_reads_it(saved: tuple[Path, Path], header: str) -> None:
+    path = rewritten(saved[0], header)
+    for read in (read_meta, load_model):
+        with pytest.raises(DataError, match="is damaged, or was written by another version of dept"):
+            read(path)
+
+
+@pytest.mark.parametrize("change", ["arch", "classes", "backbone_sha256", "sharpen"])
+def test_metadata_of_another_version_is_a_sentence(saved: tuple[Path, Path], change: str) -> None:
+    meta = read_meta(saved[0])
+    if change == "sharpen":
+        meta["preprocess"][change] = 2
+    else:
+        del meta[change]
+    rewritten(saved[0], json.dumps(meta))
+    with pytest.raises(DataError, match=f"written by another version of dept.*{change}"):
+        load_model(saved[0])
+
+
+def test_an_adapter_without_its_hashes_is_refused(saved: tuple[Path, Path]) -> None:
+    model, meta = load_model(saved[0]), read_meta(saved[1])
+    for missing in ("backbone_sha256", "classes_sha256"):
+        rewritten(saved[1], json.dumps({key: value for key, value in meta.items() if key != missing}))
+        with pytest.raises(DataError, match=f"written by another version of dept.*{missing}"):
+            load_adapter(saved[1], model)
+
+
+def test_a_backbone_that_was_changed_in_the_file_is_refused(saved: tuple[Path, Path]) -> None:
+    tensors, meta = read_tensors(saved[0], "model")
+    tensors["backbone.blocks.1.attn.qkv.weight"][0, 0] = 0.0
+    write_tensors(saved[0], tensors, meta)
+    with pytest.raises(DataError, match="has changed since the file was written") as error:
+        load_model(saved[0])
+    assert meta["backbone_sha256"][:16] in str(error.value)
 
 
 # ---- atomic writes ----

@@ -11,7 +11,7 @@ from dept.core.select import select
 from dept.data.folder import find_labelled
 from dept.data.loader import Views
 from dept.engine import Runtime, TestPasses
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 from dept.files import read_meta, save_model
 from dept.methods.base import Batch
 from dept.models import Model
@@ -85,6 +85,11 @@ def test_file_round_trip_and_refusals(sharp: Model, source_images: Path, tmp_pat
         load_stats(path, sharp)
     with pytest.raises(DataError, match="no labels"):
         compute_stats(sharp, images.unlabelled(), Runtime())
+    with pytest.raises(UsageError, match="--fisher-images must be at least 1, found -5"):
+        compute_stats(sharp, images, Runtime(), fisher_images=-5)
+    save_stats(tensors, {key: meta[key] for key in ("format", "kind")}, path)
+    with pytest.raises(DataError, match="written by another version of dept"):
+        load_stats(path, sharp)
 
 
 def test_fisher_images_are_drawn_across_classes(sharp: Model, source_images: Path) -> None:

@@ -149,6 +149,7 @@ def test_batch_norm_statistics_are_saved_with_the_best_epoch_and_on_resume(
         assert run.result["best_epoch"] == 0 and same_bits(model_bits(run), states[0])
         return
     whole = train(tiny_resnet().train(), source_images, out=tmp_path / "whole", **TINY)
+    assert str(whole).endswith("NEW_IMAGES --out runs/site --method tent")  # prompts cannot enter a ResNet
     with monkeypatch.context() as patch:
         patch.setattr("dept.runs.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted):
@@ -242,6 +243,19 @@ def test_paper_preset_is_plain_cross_entropy() -> None:
     with torch.no_grad():
         slow = -model(batch.views[0]).log_softmax(dim=1)[range(6), batch.labels].mean()
     assert float(method.loss(batch)["cross_entropy"].detach()) == pytest.approx(float(slow), abs=1e-6)
+
+
+NO_TERMS = {"w_cls": 0.0, "w_prompt": 0.0, "w_div": 0.0}
+
+
+@pytest.mark.parametrize(("stages", "changes"), [(0, {}), (2, {"self_supervised": False}), (2, NO_TERMS)])
+def test_without_distillation_there_is_no_teacher_to_keep(stages: int, changes: dict[str, Any]) -> None:
+    """A teacher is a copy of all trained tensors, in memory and in every resume file."""
+    method = SourceTraining(tiny_model(stages=stages), tiny_config(SourceTraining, **changes))
+    assert method.loss(labelled_batch(len(method.views))).keys() == {"cross_entropy"}
+    assert not [name for name in method.state_dict() if "teacher" in name]
+    taught = SourceTraining(tiny_model(), tiny_config(SourceTraining))
+    assert set(taught.distillation.teacher.tensors) == set(taught.trained_names)
 
 
 @pytest.mark.parametrize(("warmup", "total", "expected"), [(-1, 1000, 6), (-1, 20, 2), (4, 20, 4), (0, 20, 0)])

@@ -13,6 +13,7 @@ from torch import Tensor
 from dept import methods
 from dept.core.adapter import Adapter, pick
 from dept.core.losses import entropy
+from dept.core.vit import can_be_prompted
 from dept.data.folder import ImageSet, decodable, find_images, find_labelled, labelled_as
 from dept.data.loader import Views
 from dept.data.subsets import fraction
@@ -152,12 +153,29 @@ FRESH_PROMPTS = (
     "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
     "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
 )
+WITHOUT_PROMPTS = "Methods without prompts take any model: try --method tent or --method shot."
+
+
+def adapt_command(model: Model, file: Path) -> str:
+    """The command that adapts this model to new images; DePT is the default, where prompts can enter."""
+    method = "" if can_be_prompted(model.backbone) else " --method tent"
+    return f"dept adapt {file} NEW_IMAGES --out runs/site{method}"
 
 
 def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
     """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
     if model.stages or not kind.needs_prompts:
         return model, []
+    if stages < 1 or prompts < 1:
+        raise UsageError(
+            f"Method {kind.name!r} tunes prompts, and this model has none: --stages and --prompts must be at least 1, "
+            f"found {stages} and {prompts}. {WITHOUT_PROMPTS}"
+        )
+    if not can_be_prompted(model.backbone):
+        raise UsageError(
+            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT; this model is a "
+            f"{type(model.backbone).__name__} ({model.card.arch}). {WITHOUT_PROMPTS}"
+        )
     note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
     return model.with_prompts(stages, prompts, seed=seed), [note]
 

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,37 +60,77 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     write_atomic(path, save(plain, metadata={"dept": json.dumps(meta, separators=(",", ":"))}))
 
 
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    if not path.is_file():
+        raise DataError(f"The file {path} does not exist.")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def read_meta(path: str | Path) -> dict[str, Any]:
-    """The metadata of a dept file, checked for its format version."""
-    return _open(Path(path))[0]
+    """The metadata of a dept file, checked for its format version; no tensor is read."""
+    with _opened(Path(path)) as (_, meta):
+        return meta
+
+
+def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of a dept file; no tensor is read."""
+    with _opened(Path(path)) as (file, _):
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume")."""
-    meta, tensors = _open(Path(path))
-    if meta["kind"] != kind:
-        raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
-    return tensors, meta
+    with _opened(Path(path)) as (file, meta):
+        if meta["kind"] != kind:
+            raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
+        return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118 (not a dict)
 
 
-def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A dept file and its checked metadata; a tensor is read when it is asked for."""
+    if path.is_dir():
+        held = [str(path / name) for name in ("model.safetensors", "adapter.safetensors") if (path / name).is_file()]
+        hint = f" Did you mean {' or '.join(held)}?" if held else ""
+        raise DataError(f"{path} is a folder; a file is needed here.{hint}")
     if not path.is_file():
         raise DataError(f"{path} does not exist.")
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            yield file, _checked(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint is brought in by "
             "`dept convert`."
         ) from error
+
+
+def _checked(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     if "dept" not in header:
         raise DataError(f"{path} holds plain weights without dept's metadata; bring it in with `dept convert`.")
-    meta: dict[str, Any] = json.loads(header["dept"])
-    if meta.get("format") != FORMAT:
-        raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
-    return meta, tensors
+    with intact(path):
+        meta: dict[str, Any] = json.loads(header["dept"])
+        if meta.get("format") != FORMAT:
+            raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
+        str(meta["kind"])  # every file says what it is
+    return meta
+
+
+@contextmanager
+def intact(path: str | Path) -> Iterator[None]:
+    """Around code that reads the metadata of a file: what it lacks, or has in another form, becomes a sentence."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"The metadata of {path} is damaged, or was written by another version of dept "
+            f"({type(error).__name__}: {error}). Make the file anew, or use the version that wrote it."
+        ) from error
 
 
 def save_model(model: Model, path: str | Path) -> Path:
@@ -127,26 +168,34 @@ def save_model(model: Model, path: str | Path) -> Path:
 def load_model(path: str | Path) -> Model:
     """Read a model file."""
     tensors, meta = read_tensors(path, "model")
-    card = Card(
-        meta["arch"],
-        tuple(meta["classes"]),
-        Preprocess(**_tuples(meta["preprocess"])),
-        Augment(**_tuples(meta["augment"])),
-        meta["options"],
-        meta["history"],
-    )
-    model = build_empty(
-        card,
-        stages=meta["stages"],
-        prompts=meta["prompts"],
-        projection=meta["projection"],
-        auxiliary=meta.get("auxiliary"),
-        domains=meta.get("domains"),
-    )
+    with intact(path):
+        card = Card(
+            meta["arch"],
+            tuple(meta["classes"]),
+            Preprocess(**_tuples(meta["preprocess"])),
+            Augment(**_tuples(meta["augment"])),
+            meta["options"],
+            meta["history"],
+        )
+        model = build_empty(
+            card,
+            stages=meta["stages"],
+            prompts=meta["prompts"],
+            projection=meta["projection"],
+            auxiliary=meta.get("auxiliary"),
+            domains=meta.get("domains"),
+        )
+        stored = str(meta["backbone_sha256"])
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise DataError(f"The tensors of {path} do not fit {card.arch!r}: {error}") from error
+    found = tensors_hash({n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")})
+    if found != stored:
+        raise DataError(
+            f"The backbone in {path} has changed since the file was written: its metadata says {stored[:16]}…, its "
+            f"tensors are {found[:16]}…. Make or fetch the file anew."
+        )
     return model.eval()
 
 
@@ -191,14 +240,15 @@ def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None 
     """
     tensors, meta = read_tensors(path, "adapter")
     ours = backbone_sha256 or fingerprint(model)
-    if meta["backbone_sha256"] != ours:
-        raise DataError(
-            f"{path} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
-            f"model {ours[:16]}… ({model.card.arch}). Use the model file it was adapted from."
-        )
-    if meta["classes_sha256"] != _classes_hash(model.classes):
-        theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
-        raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
+    with intact(path):
+        if meta["backbone_sha256"] != ours:
+            raise DataError(
+                f"{path} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
+                f"model {ours[:16]}… ({model.card.arch}). Use the model file it was adapted from."
+            )
+        if meta["classes_sha256"] != _classes_hash(model.classes):
+            theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
+            raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
     rest = rest_hash(model, tensors)
     if meta.get("rest_sha256", rest) != rest:  # older files do not say
         raise DataError(

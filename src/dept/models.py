@@ -106,6 +106,12 @@ def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor],
             f"The checkpoint does not fit {arch!r} with {len(classes)} classes. Missing: {missing[:3] or 'nothing'}; "
             f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
         )
+    broken = sorted(n for n, tensor in state.items() if not bool(torch.isfinite(tensor).all()))
+    if broken:
+        raise DataError(
+            f"The checkpoint holds numbers that are not finite, in {len(broken)} tensors (first: {broken[0]}): "
+            "its training has failed. Take an earlier checkpoint."
+        )
     classifier.load_state_dict(state)
     head = classifier.get_classifier()
     if not isinstance(head, nn.Linear):
@@ -178,6 +184,8 @@ def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options
         if arch.split(".")[0] not in timm.list_models():
             close = timm.list_models(f"*{arch.split('_')[0]}*")[:5]
             raise UsageError(f"timm knows no architecture {arch!r}. Close names: {', '.join(close)}.") from error
+        if isinstance(error, TypeError) or not (pretrained or weights):
+            raise UsageError(f"timm refused to build {arch!r} with the options {options}: {error}") from error
         where = weights or "timm's hub (no network? give a local file with --weights, or --no-pretrained)"
         raise DataError(f"The weights of {arch!r} could not be loaded from {where}: {error}") from error
 

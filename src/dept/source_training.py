@@ -69,6 +69,7 @@ class SourceTraining(Regularised):
         self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
         if self.distils:
             super().prepare()
+            self.distils = self.projects  # with all weights at 0 there is nothing to learn from a teacher
         else:
             self.reads_prompts = self.projects = False
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from dept.core.vit import PromptedViT
 from dept.data.folder import ImageSet
 from dept.data.loader import Views
 from dept.engine import Runtime, TestPasses
-from dept.errors import DataError
-from dept.files import adapter_meta, read_tensors, write_tensors
+from dept.errors import DataError, UsageError
+from dept.files import adapter_meta, intact, read_tensors, write_tensors
 from dept.methods.base import Batch
 from dept.models import Model, fingerprint, tensors_hash
 from dept.runs import list_hash
@@ -43,6 +43,8 @@ def compute_stats(
     """
     if images.labels is None:
         raise DataError(f"The images of {images.root} have no labels; source statistics are per class.")
+    if fisher_images < 1:
+        raise UsageError(f"--fisher-images must be at least 1, found {fisher_images}.")
     model.to(runtime.device).eval()
     views = Views(model.card.preprocess)
     tensors = feature_statistics(model, TestPasses(images, views, runtime)(), torch.tensor(images.labels))
@@ -115,6 +117,13 @@ def save_stats(tensors: dict[str, Tensor], meta: dict[str, Any], path: str | Pat
 def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
     """Statistics for this model, on its device; those of another backbone or head are refused."""
     tensors, meta = read_tensors(path, "stats")
+    with intact(path):
+        _check_fit(path, tensors, meta, model)
+    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
+
+
+def _check_fit(path: str | Path, tensors: Mapping[str, Tensor], meta: dict[str, Any], model: PromptedViT) -> None:
+    """A DataError unless the statistics are of this backbone, these prompts and this head."""
     ours = fingerprint(model)
     if meta["backbone_sha256"] != ours:
         raise DataError(
@@ -133,7 +142,6 @@ def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
             f"{path} holds the statistics of a model with the same backbone but another head. "
             "Make them with `dept stats` from the model file that is adapted."
         )
-    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
 
 
 def _head_hash(model: PromptedViT) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dept.adapting import make_config
+from dept.adapting import adapt_command, make_config
 from dept.core.adapter import Adapter
 from dept.data.folder import ImageSet
 from dept.data.loader import Key, Views
@@ -68,7 +68,7 @@ class TrainRun:
                 f"{100 * result['accuracy']:.1f} %.",
                 *_describe_domains(result.get("domains", [])),
                 f"Model: {self.file}",
-                f"Next:  dept adapt {self.file} NEW_IMAGES --out runs/site",
+                f"Next:  {adapt_command(self.model, self.file)}",
             ]
         )
 

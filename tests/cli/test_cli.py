@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
 from dept.cli.parse import peek
@@ -115,6 +115,8 @@ def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.Capt
     assert "knows no architecture 'vit_nope'" in fails(capsys, [*base, "--arch", "vit_nope"], 2)
     assert "--timm must be JSON" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
     assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "[1]"], 2)
+    words = [*base, "--arch", ARCH, "--timm", '{"nonsense": 1}']
+    assert "timm refused to build 'vit_tiny_patch16_224' with the options {'nonsense': 1}" in fails(capsys, words, 2)
     assert "no preset 'x'" in fails(capsys, [*base, "--preset", "x"], 2)
     assert "does not exist" in fails(capsys, ["train", tmp_path / "no", "--out", tmp_path / "run"], 3)
     words = [*base, "--arch", ARCH, "--weights", tmp_path / "none.safetensors"]
@@ -154,10 +156,42 @@ def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out = ["--out", tmp_path / "new.safetensors"]
     assert "--resize 8 is smaller than the crop of 32" in fails(capsys, [*base, *out, "--resize", "8"], 2)
     assert "--mean needs 3 numbers" in fails(capsys, [*base, *out, "--mean", "0.5"], 2)
+    assert "--std must be above 0" in fails(capsys, [*base, *out, "--std", "0", "0", "0"], 2)
+    assert "--mean must be finite" in fails(capsys, [*base, *out, "--mean", "0", "nan", "0"], 2)
+    state = load_file(model)
+    state["norm.weight"][0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    refusal = fails(capsys, ["convert", tmp_path / "nan.safetensors", *base[2:], *out], 3)
+    assert "not finite, in 1 tensors (first: norm.weight)" in refusal
     classes.write_text("blue\ngreen\n")
     assert "with 2 classes" in fails(capsys, [*base, *out], 3)
     assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)
+    for content in (b'["blue", "gre', b"blau\ngr\xfcn\n"):
+        classes.write_bytes(content)
+        assert "classes.txt cannot be read" in fails(capsys, [*base, *out], 3)
     assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_a_resnet_goes_from_convert_to_adapt_by_the_printed_command(
+    tmp_path: Path, target_images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompts cannot enter a ResNet: the next command names a method without them, and so does the refusal."""
+    options = {"channels": [8, 8, 16, 16]}
+    torch.save(timm.create_model("resnet10t", num_classes=3, **options).state_dict(), tmp_path / "r.pth")
+    (tmp_path / "classes.txt").write_text("blue\ngreen\nred\n")
+    model, run = tmp_path / "r.safetensors", tmp_path / "run"
+    argv = ["convert", tmp_path / "r.pth", "--arch", "resnet10t", "--timm", json.dumps(options), "--out", model]
+    assert main([str(word) for word in [*argv, "--classes", tmp_path / "classes.txt"]]) == 0
+    command = f"dept adapt {model} NEW_IMAGES --out runs/site --method tent"
+    assert command in capsys.readouterr().out
+    base = ["adapt", model, target_images, "--out", run, *SMALL]
+    refusal = "this model is a ResNet (resnet10t). Methods without prompts take any model: try --method tent"
+    assert refusal in fails(capsys, base, 2)
+    assert refusal in fails(capsys, ["stream", *base[1:5]], 2)
+    assert "must be at least 1, found 4 and 0" in fails(capsys, [*base, "--prompts", "0"], 2)
+    assert "must be at least 1, found 0 and 50" in fails(capsys, [*base, "--stages", "0"], 2)
+    assert not run.exists()
+    assert main([str(word) for word in [*base, "--method", "tent"]]) == 0
 
 
 # ---- adapt ----

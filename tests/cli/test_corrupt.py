@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from dept.cli.main import main
+from dept.data.corruptions.tree import write_tree
+from dept.data.folder import find_images
 
 
 @pytest.fixture
@@ -50,6 +52,53 @@ def test_wrong_requests_are_sentences(photos: Path, tmp_path: Path, capsys: pyte
     assert corrupted(photos, tmp_path / "out", "--severity", "6") == 2
     assert "--severity goes from 1 to 5" in capsys.readouterr().err
     assert main(["corrupt", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
+    capsys.readouterr()
+    for size in ("-4", "31"):
+        assert corrupted(photos, tmp_path / "out", "--size", size) == 2
+        assert "--size must be 0 (images as they are) or at least 32" in capsys.readouterr().err
+    for quality in ("-1", "900"):
+        assert corrupted(photos, tmp_path / "out", "--quality", quality) == 2
+        assert "--quality goes from 1 to 100" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_small_images_are_listed_and_left_out(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = photos / "n01" / "aa.png"
+    Image.new("RGB", (30, 40)).save(small)
+    out = tmp_path / "out"
+    assert corrupted(photos, out, "--type", "contrast", "--size", "0") == 0
+    assert f"skipped {small}: 30 x 40 pixels, and each side needs at least 32" in capsys.readouterr().err
+    assert sorted(path.name for path in out.rglob("*.JPEG")) == ["a.JPEG", "b.JPEG"]
+    assert main(["corrupt", str(small), str(out), "--size", "0"]) == 3
+    assert "large enough to be corrupted (first: aa.png: 30 x 40" in capsys.readouterr().err
+
+
+def test_copies_never_go_among_the_images(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(photos.rglob("*"))
+    for out in (photos, photos / "n01" / "out"):
+        assert corrupted(photos, out, "--type", "contrast") == 2
+        assert "among the images" in capsys.readouterr().err
+    assert sorted(photos.rglob("*")) == before
+    assert corrupted(photos, tmp_path / "out", "--type", "contrast") == 0
+    assert corrupted(tmp_path / "out" / "contrast" / "5", tmp_path / "out", "--type", "contrast") == 2
+
+
+def test_another_quality_replaces_the_files(photos: Path, tmp_path: Path) -> None:
+    for quality, suffix in (("85", "JPEG"), ("0", "png"), ("85", "JPEG")):
+        assert corrupted(photos, tmp_path / "out", "--type", "contrast", "--quality", quality) == 0
+        files = sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file())
+        assert files == [f"a.{suffix}", f"b.{suffix}"]
+
+
+def test_ctrl_c_leaves_no_part_of_a_file(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(self: Image.Image, path: Path, **settings: object) -> None:
+        path.write_bytes(b"a part")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_tree(find_images(photos / "n01" / "a.png"), tmp_path / "out", ["contrast"], [5], size=32, workers=0)
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_a_list_of_images_elsewhere_never_touches_them(

@@ -43,6 +43,12 @@ def test_one_image(tmp_path: Path) -> None:
     assert images.paths == (path,) and images.names() == ["one.png"]
 
 
+def test_one_image_has_no_label(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.JPG")
+    with pytest.raises(DataError, match=r"a.JPG is one image, and nothing says its label.*<class>/<image>"):
+        find_labelled(path)
+
+
 def test_labelled_tree(tmp_path: Path) -> None:
     root = write_labelled(tmp_path / "root", 2)
     save(root / "red" / "deep" / "er" / "x.png")

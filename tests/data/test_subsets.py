@@ -85,3 +85,9 @@ def test_split_is_a_partition(size: int, share: float, seed: int) -> None:
 def test_split_of_one_image_is_refused() -> None:
     with pytest.raises(DataError, match="at least two"):
         split(images_of((1,)), 0.1)
+
+
+@pytest.mark.parametrize("share", [1.5, 1.0, -0.1, float("nan")])
+def test_a_held_out_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(UsageError, match="--held-out is a share of the images"):
+        split(images_of((10,)), share)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from math import inf, nan
+
 import pytest
 import torch
 
-from dept import methods
+from dept import methods, uda
 from dept.core.clipping import clip_each, clip_rows
-from dept.methods.base import Progress, part, prefixed
+from dept.methods.base import BaseConfig, Progress, part, prefixed
 from dept.methods.tent import Tent
 from support import tiny_model
 
@@ -44,6 +46,16 @@ def test_registry() -> None:
     assert methods.available() == sorted(methods.available())
     with pytest.raises(ValueError, match=r"There is no method 'depth'; choose from .*dept"):
         methods.get("depth")
+
+
+@pytest.mark.parametrize("kind", [Tent.Config, uda.get("dann").Config])
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", -1.0), ("lr", nan), ("lr", inf), ("momentum", 7.0), ("momentum", 1.0),
+                        ("weight_decay", -1e-4)]
+)  # fmt: skip
+def test_numbers_that_make_no_sense_are_refused(kind: type[BaseConfig], name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be at least 0 and .*, found {value}"):
+        kind(**{name: value})
 
 
 def test_epochs_grow_as_images_shrink() -> None:

@@ -17,7 +17,7 @@ from dept.bench.domains import Domains
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
 from dept.bench.scoring import joined, paired, scores, segments
-from dept.bench.suite import TRAINING, Suite, file_hash
+from dept.bench.suite import TRAINING, Suite
 from dept.data.folder import ImageSet
 from dept.data.loader import Views
 from dept.data.streams import Scenario, domain_by_domain, mixed
@@ -25,7 +25,7 @@ from dept.data.subsets import sample
 from dept.engine import Runtime, TestPasses, collect
 from dept.ensemble import mean_probabilities
 from dept.errors import DataError
-from dept.files import load_model, save_model
+from dept.files import file_sha256, load_model, save_model
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.models import Model, create_model, fingerprint
@@ -58,7 +58,7 @@ class Executor:
     @property
     def weights_id(self) -> str:
         """sha256 of the weights file, or the word for timm's own download."""
-        return "timm" if self.weights is None else file_hash(self.weights)
+        return "timm" if self.weights is None else file_sha256(self.weights)
 
     @property
     def runtime(self) -> Runtime:

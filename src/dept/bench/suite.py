@@ -5,14 +5,14 @@ A shift is written "source->target"; several source domains are joined by "+", t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dept.bench.runner import Cell
-from dept.errors import DataError, UsageError
+from dept.errors import UsageError
+from dept.files import file_sha256
 
 TRAINING = "source-training"
 
@@ -39,7 +39,7 @@ class Source:
     def protocol(self, weights: str) -> dict[str, Any]:
         """Everything the model depends on; `weights` identifies the pretrained tensors."""
         if self.file is not None:
-            return {"file": self.file.name, "sha256": file_hash(self.file), "config": None}
+            return {"file": self.file.name, "sha256": file_sha256(self.file), "config": None}
         made = {"arch": self.arch, "weights_sha256": weights, "size": self.size, "stages": self.stages}
         return {**made, "prompts": self.prompts, "config": None if self.config is None else dict(self.config)} | dict(
             self.extra
@@ -167,13 +167,6 @@ class Suite:
             rows = tuple(replace(row, config={**row.config, "max_iters": max_iters}) for row in rows)
         most = min(limit, self.most or limit) if limit else self.most
         return replace(self, rows=rows, shifts=kept, seeds=tuple(seeds) or self.seeds, most=most)
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file."""
-    if not path.is_file():
-        raise DataError(f"The file {path} does not exist.")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _matching(what: str, items: tuple[Any, ...], wanted: Sequence[str], names: Any) -> tuple[Any, ...]:

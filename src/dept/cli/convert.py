@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ import tyro
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dept.adapting import adapt_command
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import say
 from dept.errors import DataError, UsageError
@@ -61,7 +63,7 @@ def run(argv: list[str]) -> int:
         f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
-    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       dept adapt {path} NEW_IMAGES --out runs/site")
+    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       {adapt_command(model, path)}")
     return 0
 
 
@@ -69,8 +71,14 @@ def read_classes(path: Path) -> list[str]:
     """Class names of a text or JSON file."""
     if not path.is_file():
         raise DataError(f"The class file {path} does not exist. It holds one class name per line.")
-    text = path.read_text(encoding="utf-8")
-    names = json.loads(text) if text.lstrip().startswith("[") else [line.strip() for line in text.splitlines()]
+    try:
+        text = path.read_text(encoding="utf-8")
+        names = json.loads(text) if text.lstrip().startswith("[") else [line.strip() for line in text.splitlines()]
+    except ValueError as error:  # of the encoding, or of the JSON
+        raise DataError(
+            f"The class file {path} cannot be read ({error}). "
+            "It holds one class name per line, or a JSON list, in UTF-8."
+        ) from error
     names = [str(name) for name in names if str(name)]
     if len(names) < 2 or len(set(names)) != len(names):
         raise DataError(f"{path} must hold at least two different class names, found {len(names)}.")
@@ -111,6 +119,10 @@ def _set_preprocess(model: Model, files: Files) -> None:
     for key, value in (("mean", files.mean), ("std", files.std)):
         if value is not None and len(value) != pre.channels:
             raise UsageError(f"--{key} needs {pre.channels} numbers for this model, found {len(value)}.")
+    if not all(0 < value < math.inf for value in files.std or ()):
+        raise UsageError(f"--std must be above 0 and finite: images are divided by it. Found {files.std}.")
+    if not all(map(math.isfinite, files.mean or ())):
+        raise UsageError(f"--mean must be finite, found {files.mean}.")
     pre = replace(pre, rule=files.rule, mean=files.mean or pre.mean, std=files.std or pre.std)
     if files.resize is not None:
         if files.resize < pre.size:

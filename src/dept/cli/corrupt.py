@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,8 @@ from tqdm import tqdm
 
 from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
-from dept.data.corruptions import CORRUPTIONS, EXTRA
-from dept.data.corruptions.tree import write_tree
+from dept.data.corruptions import CORRUPTIONS, EXTRA, SMALLEST_SIDE
+from dept.data.corruptions.tree import large_enough, write_tree
 from dept.data.folder import decodable, find_images
 from dept.errors import UsageError
 
@@ -42,15 +43,11 @@ class Files:
 
 
 def run(argv: list[str]) -> int:
-    """Corrupt every image; files that do not decode are listed and left out."""
+    """Corrupt every image; files that do not decode, or are too small, are listed and left out."""
     files: Files = parse("corrupt", "Write corrupted copies of a folder of images.", argv, files=Files).files
-    unknown = [name for name in files.type if name not in (*CORRUPTIONS, *EXTRA)]
-    if unknown:
-        raise UsageError(f"There is no corruption {unknown[0]!r}; choose from {', '.join((*CORRUPTIONS, *EXTRA))}.")
-    wrong = [level for level in files.severity if not 1 <= level <= 5]
-    if wrong:
-        raise UsageError(f"--severity goes from 1 to 5, found {wrong[0]}.")
+    _check(files)
     images = decodable(find_images(files.images))
+    images = images if files.size else large_enough(images)
     report_skipped(images)
     written = write_tree(
         images,
@@ -66,6 +63,33 @@ def run(argv: list[str]) -> int:
     )
     say(f"{len(written)} images in {files.out}")
     return 0
+
+
+def _check(files: Files) -> None:
+    """A UsageError for what makes no sense."""
+    unknown = [name for name in files.type if name not in (*CORRUPTIONS, *EXTRA)]
+    if unknown:
+        raise UsageError(f"There is no corruption {unknown[0]!r}; choose from {', '.join((*CORRUPTIONS, *EXTRA))}.")
+    wrong = [level for level in files.severity if not 1 <= level <= 5]
+    if wrong:
+        raise UsageError(f"--severity goes from 1 to 5, found {wrong[0]}.")
+    if files.size and files.size < SMALLEST_SIDE:
+        raise UsageError(f"--size must be 0 (images as they are) or at least {SMALLEST_SIDE}, found {files.size}.")
+    if not 0 <= files.quality <= 100:
+        raise UsageError(f"--quality goes from 1 to 100, or 0 for PNG; found {files.quality}.")
+    _check_places(files)
+
+
+def _check_places(files: Files) -> None:
+    """Copies among the images would be taken for images the next time, or replace them."""
+    source = files.images.resolve()
+    for kind, level in product(files.type, files.severity):
+        folder = (files.out / kind / str(level)).resolve()
+        if source.is_dir() and (folder.is_relative_to(source) or source.is_relative_to(folder)):
+            raise UsageError(
+                f"The copies would go to {files.out / kind / str(level)}, among the images of {files.images}; "
+                "choose an OUT that does not lie in IN."
+            )
 
 
 def _bar(done: Iterable[Path], total: int) -> Iterable[Path]:

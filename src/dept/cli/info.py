@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-from dept.files import _open
+from dept.files import read_meta, read_shapes
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class Files:
 def run(argv: list[str]) -> int:
     """Print the metadata and the tensors of a file."""
     files: Files = parse("info", "Look inside a model or adapter file.", argv, files=Files).files
-    meta, tensors = _open(files.file)
+    meta, shapes = read_meta(files.file), read_shapes(files.file)
     groups: dict[str, list[int]] = {}
-    for name, tensor in tensors.items():
+    for name, shape in shapes.items():
         group = groups.setdefault(name.split(".")[0], [0, 0])
         group[0] += 1
-        group[1] += tensor.numel()
+        group[1] += prod(shape)
     if files.json:
-        print(as_json(meta | {"tensors": {n: list(t.shape) for n, t in tensors.items()}}))
+        print(as_json(meta | {"tensors": shapes}))
         return 0
     print(f"{files.file}: dept {meta['kind']}, {files.file.stat().st_size / 1024:.0f} KiB\n")
     for key, value in meta.items():

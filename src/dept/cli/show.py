@@ -60,7 +60,7 @@ def report_skipped(images: ImageSet, most: int = 5) -> None:
     for path, reason in images.skipped[:most]:
         say(f"skipped {path}: {reason}")
     if len(images.skipped) > most:
-        say(f"… and {len(images.skipped) - most} more files that do not decode.")
+        say(f"… and {len(images.skipped) - most} more files.")
 
 
 def as_json(value: Any) -> str:

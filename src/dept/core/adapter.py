@@ -55,11 +55,6 @@ class Adapter:
             raise ValueError(f"The adapters hold different tensors: {odd[:4]} are in only one of them.")
         return {name: float((t - other.tensors[name]).abs().max()) for name, t in self.tensors.items()}
 
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return sum(tensor.numel() for tensor in self.tensors.values())
-
     @staticmethod
     def stack(adapters: Sequence[Adapter]) -> Adapter:
         """K prompt/head adapters as one, every tensor with a leading axis of length K."""

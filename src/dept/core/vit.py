@@ -258,6 +258,15 @@ def check_promptable(backbone: nn.Module) -> nn.Sequential:
     return blocks
 
 
+def can_be_prompted(backbone: nn.Module) -> bool:
+    """Whether prompts can enter this backbone (see `check_promptable`)."""
+    try:
+        check_promptable(backbone)
+    except ValueError:
+        return False
+    return True
+
+
 def _classify(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(features, weight, bias)
@@ -266,7 +275,7 @@ def _classify(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _project_prompts(block: Block, prompts: Tensor) -> Prefix:
     normed = block.norm1(prompts)
-    return _project(block.attn, normed, "q"), _project(block.attn, normed, "k"), _project(block.attn, normed, "v")
+    return project(block.attn, normed, "q"), project(block.attn, normed, "k"), project(block.attn, normed, "v")
 
 
 def _run_stage(
@@ -305,9 +314,9 @@ def _trimmed_block(
     rows = x[:, :keep]
     q_z, k_z, v_z = (t.expand(size, -1, -1, -1) for t in prefix)
     # Each by itself: a view into one joint tensor would keep all three alive, forward and backward.
-    q, k = _project(attn, normed[:, :keep], "q"), _project(attn, normed, "k")
+    q, k = project(attn, normed[:, :keep], "q"), project(attn, normed, "k")
     k = torch.cat([k, k_z], dim=2)
-    v = _project(attn, normed, "v")
+    v = project(attn, normed, "v")
     del normed
     v = torch.cat([v, v_z], dim=2)
     if keep_prompts:
@@ -338,7 +347,7 @@ def _whole_block(block: Block, x: Tensor, sliced: bool = True) -> Tensor:
     return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))), sliced)
 
 
-def _project(attn: Attention, x: Tensor, part: str) -> Tensor:
+def project(attn: Attention, x: Tensor, part: str) -> Tensor:
     """Queries, keys or values (B, heads, N, D / heads) of the tokens x (B, N, D), for `part` "q", "k" or "v"."""
     width = attn.qkv.out_features // 3
     first = "qkv".index(part) * width

@@ -102,6 +102,11 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
         classes: the class order to use (a model's); without it, the sorted names of the sub-folders.
     """
     path = Path(source)
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        raise DataError(
+            f"{path} is one image, and nothing says its label. Labelled images are expected as a folder with "
+            "<class>/<image> in it, or as a list file with lines 'relative/path label'."
+        )
     if path.is_file():
         return _read_list(path, classes, labelled=True)
     _require_folder(path)

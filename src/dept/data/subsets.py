@@ -48,6 +48,8 @@ def sample(images: ImageSet, most: int, *, seed: int = 0) -> ImageSet:
 
 def split(images: ImageSet, held_out: float, *, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """A random permutation cut into (training, held-out) parts; at least one image goes to each."""
+    if not 0 <= held_out < 1:
+        raise UsageError(f"--held-out is a share of the images, at least 0 and below 1; found {held_out}.")
     if len(images) < 2:
         raise DataError(f"{images.root} has {len(images)} image; a train/held-out split needs at least two.")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -5,6 +5,7 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -87,6 +88,10 @@ class BaseConfig:
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ValueError(f"--{flag} must be at least {least}, found {getattr(self, name)}.")
+        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
+            if not 0 <= getattr(self, name) < end:  # nan is in no range
+                flag, below = name.replace("_", "-"), "finite" if end == math.inf else f"below {end:g}"
+                raise ValueError(f"--{flag} must be at least 0 and {below}, found {getattr(self, name)}.")
 
 
 class Method:

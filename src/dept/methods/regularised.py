@@ -59,6 +59,7 @@ class Regularised(Method):
         """K, output width of fresh projection heads"""
 
     config: Config
+    distils: bool = True  # whether the teacher is asked for anything
 
     def prepare(self) -> None:
         """Fresh projection heads, unless the model brings its own or no term needs them."""
@@ -80,11 +81,9 @@ class Regularised(Method):
         return [Group(tuple(heads), lr)] if self.projects else []
 
     def setup(self) -> None:
-        """Teacher and centre."""
-        config = self.config
-        self.distillation = Distillation(
-            self.model, self.trained_names, momentum=config.ema, center_momentum=config.center_momentum
-        )
+        """Teacher and centre; a teacher that nobody asks holds nothing."""
+        config, names = self.config, self.trained_names if self.distils else ()
+        self.distillation = Distillation(self.model, names, momentum=config.ema, center_momentum=config.center_momentum)
 
     def regulariser(self, student: Output, teacher: Output) -> dict[str, Tensor]:
         """β₁ L_cls + β₂ L_prompt - λ L_div, as named terms."""

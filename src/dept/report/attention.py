@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.core.vit import _project
+from dept.core.vit import project
 from dept.models import Model
 
 
@@ -67,7 +67,7 @@ def prompt_attention(model: Model, images: Tensor) -> list[StageAttention]:
 def attention_weights(block: Any, x: Tensor) -> Tensor:
     """softmax(q kᵀ / √d) of a timm block over tokens x (B, N, D) -> (B, heads, N, N)."""
     normed = block.norm1(x)
-    q, k = _project(block.attn, normed, "q"), _project(block.attn, normed, "k")
+    q, k = project(block.attn, normed, "q"), project(block.attn, normed, "k")
     weights: Tensor = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)
     return weights
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -211,12 +210,3 @@ def _place(given: Path | None, recorded: str | None, what: str, flag: str) -> Pa
     if not Path(recorded).exists():
         raise Missing(f"The {what} of the run, {recorded}, is gone; if it moved, name it with {flag}.")
     return Path(recorded)
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from PIL import Image
 
-from dept.data.corruptions import corrupt
+from dept.data.corruptions import SMALLEST_SIDE, corrupt
 from dept.data.folder import ImageSet, decode, relative_name
 from dept.data.views import Preprocess, test_view
 from dept.errors import DataError
@@ -70,6 +71,28 @@ def write_tree(
     return [job.target for job in jobs]
 
 
+def large_enough(images: ImageSet) -> ImageSet:
+    """The images that corruptions are defined on; smaller ones move to `skipped`. A DataError if none is left."""
+    sizes = [_size(path) for path in images.paths]
+    good = [index for index, size in enumerate(sizes) if min(size) >= SMALLEST_SIDE]
+    small = [
+        (path, f"{width} x {height} pixels, and each side needs at least {SMALLEST_SIDE}")
+        for path, (width, height) in zip(images.paths, sizes, strict=True)
+        if min(width, height) < SMALLEST_SIDE
+    ]
+    if not good:
+        raise DataError(
+            f"None of the {len(images)} images in {images.root} is large enough to be corrupted (first: "
+            f"{small[0][0].name}: {small[0][1]}). Let --size enlarge them."
+        )
+    return dataclasses.replace(images.take(good), skipped=images.skipped + tuple(small))
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        return image.size
+
+
 def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
     """Where each image goes below a severity; images that differ in their suffix only keep it (`cat.png.JPEG`)."""
     outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
@@ -99,10 +122,16 @@ def _write(job: _Job, *, how: Writing) -> Path:
     job.target.parent.mkdir(parents=True, exist_ok=True)
     # A file with its final name is a whole one, even if two processes make it at the same time.
     part = job.target.with_name(f"{job.target.name}.{os.getpid()}.part")
-    if how.quality:
-        made.save(part, format="JPEG", quality=how.quality, optimize=True)
-    else:
-        made.save(part, format="PNG")
+    try:
+        if how.quality:
+            made.save(part, format="JPEG", quality=how.quality, optimize=True)
+        else:
+            made.save(part, format="PNG")
+    except BaseException:  # Ctrl-C too leaves nothing behind
+        part.unlink(missing_ok=True)
+        raise
+    # An earlier run of another quality would otherwise count every picture twice.
+    job.target.with_suffix(".png" if how.quality else ".JPEG").unlink(missing_ok=True)
     return part.replace(job.target)
 
 
