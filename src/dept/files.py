@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from dept.core.domains import is_mean
 from dept.core.projection import projection_sizes
 from dept.core.select import select
 from dept.data.views import Augment, Preprocess
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 from dept.models import Card, Model, build_empty, fingerprint, tensors_hash
 
 FORMAT = 1
@@ -44,6 +44,24 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def holds_tensors(path: Path) -> bool:
+    """Whether a file is a model, an adapter or the like, by its name."""
+    return path.suffix == ".safetensors"
+
+
+def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_tensors) -> None:
+    """Refuse, before any work is done, a file to write that would replace one that is still needed.
+
+    Args:
+        inputs: what the command reads; none of it is replaced.
+        keep: says of an existing file whether it must stay.
+    """
+    if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
+        raise UsageError(f"{out} is what the command reads and is not replaced; choose another --out.")
+    if out.exists() and keep(out):
+        raise UsageError(f"{out} exists already and is not replaced; choose another --out.")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import say
 from dept.errors import DataError, UsageError
-from dept.files import save_model
+from dept.files import check_output, save_model
 from dept.models import Model, from_checkpoint
 
 # Wrappers that training scripts put around a state dict, and prefixes that they put before its names.
@@ -50,8 +50,7 @@ class Files:
 def run(argv: list[str]) -> int:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     files: Files = parse("convert", "Bring your own checkpoint.", argv, files=Files).files
-    if files.out.exists():
-        raise UsageError(f"{files.out} exists already and is not replaced; choose another --out.")
+    check_output(files.out, keep=Path.exists)
     classes = read_classes(files.classes)
     model = from_checkpoint(files.arch, classes, read_state(files.checkpoint), **timm_options(files.timm))
     _set_preprocess(model, files)

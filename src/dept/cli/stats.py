@@ -12,9 +12,9 @@ from dept.cli.parse import parse
 from dept.cli.show import as_json, report_skipped
 from dept.data.folder import decodable, find_labelled
 from dept.engine import Runtime
-from dept.files import load_model
+from dept.files import check_output, load_model
 from dept.runs import resolve_device
-from dept.stats import compute_stats, save_stats
+from dept.stats import compute_stats, is_stats, save_stats
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Files:
 def run(argv: list[str]) -> int:
     """Compute and write the statistics."""
     files: Files = parse("stats", "Write the source statistics of a model (for CFA, EATA).", argv, files=Files).files
+    check_output(files.out, files.model, files.source, keep=lambda file: not is_stats(file))
     model = load_model(files.model)
     images = decodable(find_labelled(files.source, model.classes))
     report_skipped(images)
