@@ -114,14 +114,15 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path
     assert [event["step"] for event in events(run.path)] == [0] and not saved
 
 
-def test_first_ctrl_c_is_a_flag_the_second_kills() -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_first_ctrl_c_or_sigterm_is_a_flag_the_second_kills(first: signal.Signals) -> None:
+    before = [signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt), stop_signal() as stopped:
         assert not stopped()
+        signal.raise_signal(first)
+        assert stopped() and signal.getsignal(signal.SIGTERM) is before[1]
         signal.raise_signal(signal.SIGINT)
-        assert stopped()
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_interruption_passes_the_context() -> None:

@@ -169,7 +169,8 @@ class Checkpoints:
 
 
 def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
-    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C between two steps.
+    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C or SIGTERM
+    between two steps.
 
     Args:
         save: writes the state of the run; is given the step to go on with.
@@ -199,22 +200,29 @@ def _check_finite(event: Event) -> None:
 
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag, so that a run stops between two steps; the second one kills as usual."""
+    """Turn the first Ctrl-C or SIGTERM (of `kill`, or a scheduler) into a flag, so that a run stops between two steps.
+
+    The second one kills as usual.
+    """
     asked = False
 
     def handle(number: int, frame: Any) -> None:
         nonlocal asked
         asked = True
-        signal.signal(signal.SIGINT, previous)
+        restore()
+
+    def restore() -> None:
+        for stop, handler in previous.items():
+            signal.signal(stop, handler)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals reach the main thread only
         return
-    previous = signal.signal(signal.SIGINT, handle)
+    previous = {stop: signal.signal(stop, handle) for stop in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
 
 def protocol(
