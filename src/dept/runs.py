@@ -54,6 +54,8 @@ class RunFolder:
         self.resume = resume and self.resume_file.exists()
         self.known = (product, *TRACES, "report.html")
         held = [name for name in self.known if (self.path / name).exists()]
+        if (self.path / "predictions.jsonl").exists():
+            raise UsageError(f"{self.path} already holds a stream (predictions.jsonl); choose another --out.")
         if resume and not self.resume_file.exists():
             raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
         if held and not (resume or overwrite):

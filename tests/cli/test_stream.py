@@ -168,8 +168,9 @@ def test_resume_with_other_settings_is_refused(
     lines = (tmp_path / "predictions.jsonl").read_text()
     assert stream(source_run, target_images, tmp_path, "--resume", "--lr", "0.5", "--seed", "3") == 2
     assert "other settings (lr, seed differ)" in capsys.readouterr().err
-    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), "--resume"]) == 3
-    assert "is a dept stream file" in capsys.readouterr().err
+    for flag in ("--resume", "--overwrite"):
+        assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), flag]) == 2
+        assert "holds a stream (predictions.jsonl); choose another --out" in capsys.readouterr().err
     assert (tmp_path / "predictions.jsonl").read_text() == lines
 
 
