@@ -323,6 +323,17 @@ def test_predict_refusals(
     assert "can be decoded" in fails(capsys, ["predict", model, tmp_path / "bad"], 3)
 
 
+@pytest.mark.parametrize("command", ["predict", "evaluate", "stats"])
+def test_batches_and_workers_that_cannot_be(
+    command: str, source_run: TrainRun, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [command, source_run.file, source_images, "--device", "cpu"]
+    base += ["--out", tmp_path / "stats.safetensors"] if command == "stats" else []
+    for count in (-3, 0):
+        assert f"--batch must be at least 1, found {count}" in fails(capsys, [*base, "--batch", count], 2)
+    assert "--workers must be at least 0, found -1" in fails(capsys, [*base, "--workers", "-1"], 2)
+
+
 def test_evaluate(source_run: TrainRun, target_labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", str(source_run.file), str(target_labelled), "--device", "cpu"]
     assert main(argv) == 0
