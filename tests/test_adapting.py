@@ -479,3 +479,24 @@ def test_checkpointing_adapts_to_nearly_the_same_bits(
         for flag in (False, True)
     )
     torch.testing.assert_close(plain.after, recomputed.after, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_whose_image_vanishes_goes_on_when_it_is_back(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, workers: int
+) -> None:
+    images = Path(shutil.copytree(target_images, tmp_path / "images"))
+    settings = {"method": "tent", "workers": workers, **BRIEF, "max_iters": 9}
+    whole = adapt(source_run.file, images, out=tmp_path / "whole", **settings)
+    hidden, file = tmp_path / "hidden.png", next(images.rglob("*.png"))
+
+    def vanish(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 2:
+            file.rename(hidden)
+
+    with pytest.raises(DataError, match=rf"{file.name} cannot be read .* steps so far are saved; .* --resume"):
+        adapt(source_run.file, images, out=tmp_path / "run", listener=vanish, **settings)
+    hidden.rename(file)
+    resumed = adapt(source_run.file, images, out=tmp_path / "run", resume=True, **settings)
+    assert same_bits(tensors(resumed.adapter), tensors(whole.adapter))
+    assert [e["step"] for e in events(resumed.folder) if e["event"] == "step"] == list(range(9))

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,32 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path
     run, saved = folder(tmp_path), list[int]()
     steps = [Event(Progress(n, 3, 0), {"loss": loss}, 0.1, False) for n, loss in enumerate((1.0, float("nan"), 1.0))]
     with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower --lr"):
-        list(kept(steps, run, saved.append))
+        list(kept(steps, Tent(tiny_model()), run, saved.append))
     assert [event["step"] for event in events(run.path)] == [0] and not saved
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_what_was_done_is_saved_when_the_next_images_cannot_be_had(tmp_path: Path, signalled: bool) -> None:
+    run, method, saved = folder(tmp_path), Tent(tiny_model()), list[int]()
+
+    def steps(middle: bool) -> Iterator[Event]:
+        for number in range(2):
+            method.at(Progress(number, 9, 0))
+            yield Event(method.progress, {}, 0.1, False)
+        if middle:
+            method.at(Progress(2, 9, 0))
+        if signalled:  # as it reaches all processes of a terminal, or of a job
+            signal.raise_signal(signal.SIGTERM)
+            raise RuntimeError("DataLoader worker exited unexpectedly")
+        raise DataError("x.png cannot be read.")
+
+    ends, said = (Interrupted, "stopped after step 2") if signalled else (DataError, "2 steps so far .* --resume")
+    with pytest.raises(ends, match=said):
+        list(kept(steps(middle=False), method, run, saved.append))
+    assert saved == [2]
+    with pytest.raises(RuntimeError if signalled else DataError, match=r"unexpectedly|read\.$"):
+        list(kept(steps(middle=True), method, run, saved.append))
+    assert saved == [2], "the tensors of a step that began are neither those before nor after it"
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

@@ -232,7 +232,7 @@ class _Job:
         if not self.method.groups:
             return  # nothing to tune (Source)
         steps = offline(self.method, self.target, self.views, self.runtime, start=start)
-        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+        for event in kept(steps, self.method, self.folder, partial(self.folder.save_state, self.method)):
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
                 self._log_scores(self._readouts(self.method), step=event.progress.step + 1)
 

@@ -170,16 +170,16 @@ class Checkpoints:
         return True
 
 
-def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
+def kept(events: Iterable[Event], method: Method, folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
     """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C or SIGTERM
-    between two steps.
+    between two steps. It is saved, too, when an image cannot be read any more.
 
     Args:
         save: writes the state of the run; is given the step to go on with.
     """
     checkpoints = Checkpoints()
     with stop_signal() as stopped:
-        for event in events:
+        for event in _rescued(events, method, folder, save, stopped):
             _check_finite(event)
             folder.log_step(event)
             yield event
@@ -188,6 +188,31 @@ def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]
                 save(event.progress.step + 1)
             if stopping and not event.last:
                 raise Interrupted(event.progress.step + 1, folder.path)
+
+
+def _rescued(
+    events: Iterable[Event],
+    method: Method,
+    folder: RunFolder,
+    save: Callable[[int], None],
+    stopped: Callable[[], bool],
+) -> Iterator[Event]:
+    """The events; when the images of the next step cannot be had, the steps before it are saved first."""
+    done = 0
+    try:
+        for event in events:
+            yield event
+            done = event.progress.step + 1
+    except Exception as error:
+        # In the middle of a step, or of the pass after it, tensors have moved already: the last saved state is right.
+        if not done or method.progress.step >= done:
+            raise
+        save(done)
+        if stopped():  # the signal reached the workers too, and ended them
+            raise Interrupted(done, folder.path) from error
+        if isinstance(error, DataError):
+            raise DataError(f"{error} The {done} steps so far are saved; go on with --resume.") from error
+        raise
 
 
 def _check_finite(event: Event) -> None:

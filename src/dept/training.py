@@ -214,7 +214,7 @@ class _Job:
         self._training_mode()
         keys = self._keys(start)
         steps = offline(self.method, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
-        for event in kept(steps, self.folder, self._save):
+        for event in kept(steps, self.method, self.folder, self._save):
             if event.epoch_end or event.last:
                 self._evaluate(event)
 

@@ -243,7 +243,7 @@ class _Job:
         """The visible loop; `kept` logs every step and saves. Returns the number of steps done."""
         self.model.train()
         steps = paired(self.method, self.source, self.target, self.runtime, start=start)
-        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+        for event in kept(steps, self.method, self.folder, partial(self.folder.save_state, self.method)):
             start = event.progress.step + 1
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
                 self._log_score(self._probabilities(), step=start)
