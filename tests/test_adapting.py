@@ -18,6 +18,7 @@ from dept.inference import evaluate
 from dept.methods.dept import DePT
 from dept.methods.tent import Tent
 from dept.models import fingerprint
+from dept.report.collect import read_run
 from dept.stats import save_stats
 from dept.training import TrainRun
 from support import (
@@ -500,3 +501,17 @@ def test_a_run_whose_image_vanishes_goes_on_when_it_is_back(
     resumed = adapt(source_run.file, images, out=tmp_path / "run", resume=True, **settings)
     assert same_bits(tensors(resumed.adapter), tensors(whole.adapter))
     assert [e["step"] for e in events(resumed.folder) if e["event"] == "step"] == list(range(9))
+
+
+def test_an_overwritten_run_that_fails_leaves_the_old_adapter(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="tent", **BRIEF)
+    before = run.adapter.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr("dept.runs.stop_signal", StopAfter(1))
+        adapt(source_run.file, target_images, out=run.folder, overwrite=True, method="tent", seed=1, epochs=2, batch=4)
+    assert run.adapter.read_bytes() == before
+    assert not (run.folder / "result.json").exists(), "the run that is there now is not finished"
+    read = read_run(run.folder)
+    assert read.adapter is None and read.protocol["seed"] == 1, "the old adapter is none of the new run"

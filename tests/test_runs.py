@@ -46,7 +46,7 @@ def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None
     run = folder(tmp_path, overwrite=True)
     assert (tmp_path / name).exists(), "nothing is lost before the run is known to be possible"
     run.configure({"a": 1})
-    assert (tmp_path / name).exists() == (name == "config.json")
+    assert (tmp_path / name).exists() == (name in ("config.json", "adapter.safetensors"))
 
 
 def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:

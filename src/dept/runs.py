@@ -37,6 +37,7 @@ def silent(event: dict[str, Any]) -> None:
 
 
 TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+PAGE = "report.html"
 
 
 class RunFolder:
@@ -52,8 +53,7 @@ class RunFolder:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
         self.resume = resume and self.resume_file.exists()
-        self.known = (product, *TRACES, "report.html")
-        held = [name for name in self.known if (self.path / name).exists()]
+        held = [name for name in (product, *TRACES, PAGE) if (self.path / name).exists()]
         if (self.path / "predictions.jsonl").exists():
             raise UsageError(f"{self.path} already holds a stream (predictions.jsonl); choose another --out.")
         if resume and not self.resume_file.exists():
@@ -73,7 +73,8 @@ class RunFolder:
     def configure(self, config: dict[str, Any]) -> None:
         """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers).
 
-        The run is known to be possible by now: what --overwrite replaces is removed here, and not before.
+        The run is known to be possible by now: what --overwrite replaces is removed here, and not before. The old
+        product stays until the new one takes its place; without result.json it counts for nothing here.
         """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
@@ -81,7 +82,7 @@ class RunFolder:
             before, now = _deciding(json.loads(file.read_text())), _deciding(plain)
             refuse_changes(self.path, before, now, "start anew with --overwrite")
         if not self.resume:
-            for name in self.known:
+            for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, plain)
 

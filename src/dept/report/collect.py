@@ -47,7 +47,7 @@ class RunFiles:
 
     @property
     def adapter(self) -> Path | None:
-        """The adapter file, if the run has written one."""
+        """The adapter file, if the run has written one (and not the run before it, which --overwrite replaces)."""
         return self._file("adapter.safetensors")
 
     @property
@@ -56,7 +56,8 @@ class RunFiles:
         return self._file("model.safetensors")
 
     def _file(self, name: str) -> Path | None:
-        return self.folder / name if (self.folder / name).is_file() else None
+        written = bool(self.result) or self.kind == "stream"  # streams have no result, and save on the way
+        return self.folder / name if written and (self.folder / name).is_file() else None
 
 
 @dataclass(frozen=True)
