@@ -428,6 +428,16 @@ def test_broken_images_are_skipped_and_reported(source_run: TrainRun, tmp_path: 
     run = adapt(source_run.file, folder, out=tmp_path / "run", method="source", device="cpu")
     assert run.result["images"] == 3 and len(run.result["skipped"]) == 1
     assert run.result["skipped"][0][0].endswith("bad.png") and "Skipped 1 files" in str(run)
+    assert "skipped_scored" not in run.result and "scored files" not in str(run)
+
+
+def test_broken_scored_images_are_reported_too(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    scored = write_labelled(tmp_path / "images", 1)
+    (scored / "red" / "bad.png").write_bytes(b"not an image")
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="source", score_on=scored, device="cpu")
+    stored = json.loads((run.folder / "result.json").read_text())
+    assert stored["skipped"] == [] and [Path(path).name for path, _ in stored["skipped_scored"]] == ["bad.png"]
+    assert "Skipped 1 scored files" in str(run) and "Skipped 1 files" not in str(run)
 
 
 def test_label_free_by_hand() -> None:

@@ -35,6 +35,7 @@ from dept.runs import (
     resolve_device,
     shown,
     silent,
+    skipped_files,
 )
 from dept.stats import load_stats
 from dept.summary import describe
@@ -286,7 +287,7 @@ class _Job:
         result: dict[str, Any] = {
             "method": method.name,
             "images": len(self.target),
-            "skipped": [[str(path), reason] for path, reason in self.target.skipped],
+            "skipped": skipped_files(self.target),
             "notes": notes,
             **self._domains(),
             **method.counts(),
@@ -294,6 +295,7 @@ class _Job:
         }
         if self.scored is not None:
             labels = torch.tensor(self.scored.labels)
+            result["skipped_scored"] = skipped_files(self.scored)
             result["before"] = score(before, labels, self.model.classes)
             result["after"] = score(after, labels, self.model.classes)
             result["readouts"] = self._top1(end)

@@ -299,6 +299,11 @@ def list_hash(images: ImageSet) -> str:
     return hashlib.sha256(os.fsencode("\n".join(images.names()))).hexdigest()
 
 
+def skipped_files(*sets: ImageSet) -> list[list[str]]:
+    """Files that do not decode, each with the reason, as results record them."""
+    return [[str(path), reason] for images in sets for path, reason in images.skipped]
+
+
 def environment(runtime: Runtime) -> dict[str, Any]:
     """Versions and device: what may change the last digits."""
     return {

@@ -32,8 +32,10 @@ from dept.runs import (
     protocol,
     resolve_device,
     silent,
+    skipped_files,
 )
 from dept.source_training import SourceTraining
+from dept.summary import skips
 
 __all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
 
@@ -66,6 +68,7 @@ class TrainRun:
                 f"Trained on {result['images']} images ({result['held_out']} held out); best epoch "
                 f"{result['best_epoch'] + 1} of {result['epochs']}, held-out accuracy "
                 f"{100 * result['accuracy']:.1f} %.",
+                *skips(result),
                 *_describe_domains(result.get("domains", [])),
                 f"Model: {self.file}",
                 f"Next:  dept adapt {self.file} NEW_IMAGES --out runs/site",
@@ -168,7 +171,7 @@ class _Job:
         result = {
             "images": len(self.images),
             "held_out": len(self.held_out.union),
-            "skipped": [[str(path), reason] for path, reason in self.images.skipped],
+            "skipped": skipped_files(self.images),
             "accuracy": self.best_accuracy,
             "best_epoch": self.best_epoch,
             "epochs": -(-self.total // steps_per_epoch(len(self.images), config.batch)),

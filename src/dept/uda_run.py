@@ -32,6 +32,7 @@ from dept.runs import (
     protocol,
     resolve_device,
     silent,
+    skipped_files,
 )
 from dept.summary import beware, outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
@@ -278,18 +279,18 @@ class _Job:
 
     def _finish(self, before: Tensor, after: Tensor, steps: int, record: dict[str, Any]) -> UDARun:
         model, folder = self.model, self.folder
-        skipped = self.source.images.skipped + self.target.images.skipped
         result: dict[str, Any] = {
             "method": self.method.name,
             "images": len(self.target.images),
             "source_images": len(self.source.images),
             "steps": steps,
-            "skipped": [[str(path), reason] for path, reason in skipped],
+            "skipped": skipped_files(self.source.images, self.target.images),
             **self.method.counts(),
             "label_free": label_free(before, after, model.classes),
         }
         if self.scored is not None:
             labels = torch.tensor(self.scored.labels)
+            result["skipped_scored"] = skipped_files(self.scored)
             result["before"] = score(before, labels, model.classes)
             result["after"] = score(after, labels, model.classes)
         summary = {"method": self.method.name, "config": asdict(self.config), "seed": self.options.seed}
