@@ -28,6 +28,7 @@ from dept.multisource import weigh_domains
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     places,
@@ -77,6 +78,9 @@ class AdaptOptions:
     """torch.compile the backbone"""
     checkpoint: bool = False
     """recompute activations stage by stage: less memory, more time"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dept.data.folder import ImageSet
 from dept.data.views import Augment
 from dept.engine import Event, Runtime
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.files import FORMAT, read_tensors, write_atomic, write_json, write_tensors
+from dept.files import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import BaseConfig, Method
 from dept.models import Model, tensors_hash
 
@@ -63,7 +63,7 @@ class RunFolder:
                 f"{self.path} already holds a run ({', '.join(held)}). Go on with it by --resume, replace it by "
                 "--overwrite, or choose another --out."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
 
     @property
     def resume_file(self) -> Path:
@@ -314,6 +314,12 @@ def environment(runtime: Runtime) -> dict[str, Any]:
         "device": runtime.device,
         "threads": torch.get_num_threads(),
     }
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that the generators of views and orders do not take."""
+    if seed < 0:
+        raise UsageError(f"--seed must be at least 0, found {seed}.")
 
 
 def resolve_device(device: str) -> str:

@@ -26,6 +26,7 @@ from dept.multisource import MultiSourceTraining, own_prompts, read_as, settle
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     list_hash,
@@ -50,6 +51,9 @@ class TrainOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from dept.models import Model, fingerprint, with_history
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     list_hash,
@@ -52,6 +53,9 @@ class UDAOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views, for each domain"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from dept.cli.main import main
-from dept.files import read_meta
+from dept.files import read_meta, save_model
 from dept.training import TrainRun
+from support import ARCH, TIMM, tiny_model
 
 
 @pytest.fixture
@@ -80,3 +82,65 @@ def test_the_ending_says_how_predictions_are_written(
     out = tmp_path / "p.parquet"
     assert "must end in .csv, .jsonl or .json" in refused(capsys, "predict", model, source_images, "--out", out)
     assert not out.exists()
+
+
+@pytest.mark.usefixtures("_no_work")
+def test_a_folder_is_no_file_to_write(
+    model: Path, source_run: TrainRun, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, said = tmp_path / "folder.csv", "is a folder; --out needs the name of a file"
+    out.mkdir()
+    for command in ("stats", "predict"):
+        assert said in refused(capsys, command, model, source_images, "--out", out)
+    assert said in refused(capsys, "report", source_run.folder, "--out", out)
+
+
+def runs(command: str, model: Path, images: Path) -> list[object]:
+    words: dict[str, list[object]] = {
+        "train": [images, "--no-pretrained", "--arch", ARCH, "--timm", json.dumps(TIMM), "--stages", 2],
+        "uda": [model, images, images, "--batch", 4],
+    }
+    return [command, *words.get(command, [model, images]), "--device", "cpu"]
+
+
+@pytest.mark.parametrize("command", ["adapt", "train", "uda", "stream"])
+def test_a_file_is_no_folder_to_write(
+    command: str, model: Path, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        said = refused(capsys, *runs(command, model, source_images), "--out", out)
+        assert f"{tmp_path / 'file'} is a file, and a folder is needed there" in said
+
+
+@pytest.mark.parametrize("command", ["adapt", "stream", "stats", "predict"])
+def test_a_folder_that_may_not_be_written_to(
+    command: str,
+    model: Path,
+    source_images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dept.files.os.access", lambda *_: False)  # chmod does not keep out an administrator
+    said = refused(capsys, *runs(command, model, source_images), "--out", tmp_path / "new" / "out.csv")
+    assert f"{tmp_path} may not be written to. Choose another --out" in said and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["adapt", "train", "uda", "stream"])
+def test_seeds_and_prompts_that_cannot_be(
+    command: str, model: Path, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [*runs(command, model, source_images), "--out", tmp_path / "run"]
+    assert "--seed must be at least 0, found -1" in refused(capsys, *base, "--seed", -1)
+    if command == "train":
+        assert "must be at least 0, found 2 and -4" in refused(capsys, *base, "--prompts", -4)
+    assert not (tmp_path / "run").exists()
+
+
+def test_fresh_prompts_that_cannot_be(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = save_model(tiny_model(stages=0, prompts=0), tmp_path / "plain.safetensors")
+    base = runs("adapt", plain, source_images)
+    for count in (0, -4):
+        said = refused(capsys, *base, "--out", tmp_path / "run", "--prompts", count)
+        assert f"at least 1, found 4 and {count}" in said

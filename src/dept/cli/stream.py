@@ -24,6 +24,7 @@ from dept.files import (
     FORMAT,
     adapter_meta,
     load_model,
+    make_folder,
     read_tensors,
     rest_hash,
     save_adapter,
@@ -32,7 +33,7 @@ from dept.files import (
     write_tensors,
 )
 from dept.models import Model, fingerprint
-from dept.runs import TRACES, places, refuse_changes, stop_signal
+from dept.runs import TRACES, check_seed, places, refuse_changes, stop_signal
 from dept.streaming import Stream, open_stream
 
 RECORDED = ("order", "watch", "poll", "group", "save_every", "stats", "seed", "device")
@@ -88,6 +89,7 @@ class _Session:
     def __init__(self, files: Files, config: Any) -> None:
         self.files = files
         self.predictions = files.out / "predictions.jsonl"
+        check_seed(files.seed)
         self._check_folder()
         self.listed = self._listed()
         model = load_model(files.model)
@@ -101,7 +103,7 @@ class _Session:
         self.group = files.group or (1 if files.images == "-" else config.batch)
         self.seen: set[str] = set()
         self.restored: set[str] = set()
-        files.out.mkdir(parents=True, exist_ok=True)
+        make_folder(files.out)
         if files.resume:
             self._restore()
 
