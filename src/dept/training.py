@@ -167,7 +167,7 @@ class _Job:
         record = self._protocol(initial)
         folder.configure({"protocol": record, "options": asdict(self.options)})
         if not folder.resume:
-            folder.log("start", total=self.total, notes=self.notes)
+            folder.log("start", total=self.total, notes=self.notes, inputs=self._inputs())
         self._loop()
         self.best.copy_to(model)
         domains = self._domain_results()
@@ -191,6 +191,10 @@ class _Job:
         folder.log("end")
         return TrainRun(folder.path, file, result, model)
 
+    def _inputs(self) -> dict[str, list[str]]:
+        """Where the sources lie, as `places` says it of single inputs; nothing if they were not all given by path."""
+        return _given(sources=[str(place.absolute()) for place in self.training.places])
+
     def _method(self) -> SourceTraining:
         seed, training = self.options.seed, self.training
         if not isinstance(self.config, MultiSourceTraining.Config):
@@ -211,9 +215,11 @@ class _Job:
         )
         if len(self.training) == 1:
             return record
-        hashes = {name: list_hash(part) for name, part in self._named(self.training)}
-        joined = hashlib.sha256(repr(hashes).encode()).hexdigest()  # where the folders lie does not matter
-        return record | {"list_sha256": joined, "domains": hashes, "selection": "mean held-out accuracy of the domains"}
+        return record | {
+            "list_sha256": training_hash(self.training),
+            "domains": _domain_hashes(self.training),
+            "selection": "mean held-out accuracy of the domains",
+        }
 
     def _loop(self) -> None:
         """Step, evaluate on held-out source images at the end of each epoch, keep the best; `kept` logs and saves."""
@@ -259,7 +265,7 @@ class _Job:
         if len(self.training) == 1:
             return {}
         rows: list[dict[str, Any]] = []
-        for number, (name, held_out) in enumerate(self._named(self.held_out)):
+        for number, (name, held_out) in enumerate(_named(self.held_out)):
             size = len(self.training.parts[number])
             row = {
                 "name": name,
@@ -272,10 +278,6 @@ class _Job:
             rows.append(row)
         return {"domains": rows, "notes": self.notes}
 
-    @staticmethod
-    def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
-        return list(zip(sources.names, sources.parts, strict=True))
-
     def _restore(self) -> int:
         if not self.folder.resume:
             return 0
@@ -287,6 +289,21 @@ class _Job:
     def _save(self, next_step: int) -> None:
         best = torch.tensor([self.best_accuracy, self.best_epoch], dtype=torch.float64)
         self.folder.save_state(self.method, next_step, best=best, **prefixed("best_tensors", self.best.tensors))
+
+
+def training_hash(training: Sources) -> str:
+    """sha256 of the lists of files that a model is trained on; where the folders lie does not matter."""
+    if len(training) == 1:
+        return list_hash(training.union)
+    return hashlib.sha256(repr(_domain_hashes(training)).encode()).hexdigest()
+
+
+def _domain_hashes(sources: Sources) -> dict[str, str]:
+    return {name: list_hash(part) for name, part in _named(sources)}
+
+
+def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
+    return list(zip(sources.names, sources.parts, strict=True))
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from dept.data.folder import find_images
 from dept.files import load, read_tensors
 from dept.inference import predict
 from dept.training import TrainRun
-from support import ARCH, PROJECTION, TIMM, StopAfter, write_labelled
+from support import ARCH, PROJECTION, TIMM, StopAfter, events, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
 HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -105,6 +105,7 @@ def test_train(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     text = capsys.readouterr().out
     assert "held-out accuracy" in text and "dept adapt" in text
     assert load(out / "model.safetensors").classes == ("blue", "green", "red")
+    assert events(out)[0]["inputs"] == {"sources": [str(source_images)]}
     assert "already holds a run" in fails(capsys, argv, 2)
     assert main([*argv, "--overwrite", "--json", "--stages", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 22

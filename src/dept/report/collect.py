@@ -39,11 +39,16 @@ class RunFiles:
         return str(self.result.get("method") or self.protocol.get("method") or self.kind)
 
     @property
-    def inputs(self) -> dict[str, str]:
+    def inputs(self) -> dict[str, Any]:
         """Where model, images and scored images were when the run started, as far as it was told by path."""
         start = next((event for event in self.events if event.get("event") == "start"), {})
-        found: dict[str, str] = start.get("inputs") or self.config.get("inputs") or {}
+        found: dict[str, Any] = start.get("inputs") or self.config.get("inputs") or {}
         return found
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the labelled images of a training were, one place per domain, as far as it was told by path."""
+        return list(self.inputs.get("sources", []))
 
     @property
     def adapter(self) -> Path | None:
