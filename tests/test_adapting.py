@@ -277,7 +277,7 @@ def test_an_occupied_folder_is_refused_or_overwritten(
 ) -> None:
     out = tmp_path / "run"
     adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
-    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*--resume.*--overwrite"):
+    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*Replace it by --overwrite"):
         adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match="nothing to resume"):
         adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)

@@ -49,6 +49,15 @@ def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None
     assert (tmp_path / name).exists() == (name in ("config.json", "adapter.safetensors"))
 
 
+def test_resuming_is_offered_only_where_there_is_something_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"\(result.json\)\. Replace it by --overwrite, or choose another --out\."):
+        folder(tmp_path)
+    (tmp_path / "resume.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"Go on with it by --resume, replace it by --overwrite, or choose another"):
+        folder(tmp_path)
+
+
 def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     folder(tmp_path)

@@ -59,9 +59,10 @@ class RunFolder:
         if resume and not self.resume_file.exists():
             raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
         if held and not (resume or overwrite):
+            way = "Go on with it by --resume, replace" if self.resume_file.exists() else "Replace"
             raise UsageError(
-                f"{self.path} already holds a run ({', '.join(held)}). Go on with it by --resume, replace it by "
-                "--overwrite, or choose another --out."
+                f"{self.path} already holds a run ({', '.join(held)}). {way} it by --overwrite, or choose another "
+                "--out."
             )
         make_folder(self.path)
 
