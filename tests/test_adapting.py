@@ -466,6 +466,9 @@ def test_describe_without_scores() -> None:
     one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
     text = describe(result | {"label_free": one_class}, Path("runs/x"))
     assert "Beware: the predictions gathered in 1.0 effective classes, 2.0 before" in text
+    text = describe(result, Path("my runs/x"), "my model")
+    assert "dept predict 'my model' IMAGES --adapter 'my runs/x/adapter.safetensors'" in text
+    assert text.endswith("dept report 'my runs/x'")
 
 
 def test_views_made_on_the_device_are_recorded_and_nearly_the_same(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     lines += filter(None, [beware(free)])
     adapter = folder / "adapter.safetensors"
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
-    lines.append(f"Next:  dept predict {model} IMAGES --adapter {adapter}")
-    lines.append(f"       dept report {folder}")
+    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', '--adapter', str(adapter)])}")
+    lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -75,7 +76,7 @@ class TrainRun:
                 *skips(result),
                 *_describe_domains(result.get("domains", [])),
                 f"Model: {self.file}",
-                f"Next:  dept adapt {self.file} NEW_IMAGES --out runs/site",
+                f"Next:  dept adapt {shlex.quote(str(self.file))} NEW_IMAGES --out runs/site",
             ]
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -321,4 +322,4 @@ def describe(result: dict[str, Any], file: Path) -> str:
         f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
     )
     lines += filter(None, [beware(free)])
-    return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {file} IMAGES"])
+    return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {shlex.quote(str(file))} IMAGES"])

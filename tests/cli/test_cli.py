@@ -136,9 +136,9 @@ def test_convert(tmp_path: Path, source_images: Path, capsys: pytest.CaptureFixt
     torch.save({"state_dict": state, "epoch": torch.tensor(3)}, tmp_path / "last.pth")
     (tmp_path / "classes.txt").write_text("blue\ngreen\nred\n")
     options = ["--arch", ARCH, "--timm", json.dumps(TIMM), "--classes", str(tmp_path / "classes.txt")]
-    out = tmp_path / "model.safetensors"
+    out = tmp_path / "my model.safetensors"
     assert main(["convert", str(tmp_path / "last.pth"), *options, "--out", str(out), "--resize", "40"]) == 0
-    assert f"dept evaluate {out}" in capsys.readouterr().out
+    assert f"dept evaluate '{out}'" in capsys.readouterr().out
     model, images = load(out), torch.randn(2, 3, 32, 32)
     assert model.classes == ("blue", "green", "red") and model.card.preprocess.resize == 40
     assert torch.equal(model(images), theirs(images))

@@ -183,6 +183,6 @@ def test_help_shows_the_methods_own_settings(capsys: pytest.CaptureFixture[str])
 def test_broken_scored_images_are_reported(source_images: Path, target_images: Path, tmp_path: Path) -> None:
     scored = write_labelled(tmp_path / "scored", 1)
     (scored / "red" / "bad.png").write_bytes(b"not an image")
-    done = run("erm", source_images, target_images, tmp_path / "run", score_on=scored)
+    done = run("erm", source_images, target_images, tmp_path / "my run", score_on=scored)
     assert [Path(path).name for path, _ in done.result["skipped_scored"]] == ["bad.png"]
-    assert "Skipped 1 scored files" in str(done)
+    assert "Skipped 1 scored files" in str(done) and f"dept predict '{done.file}'" in str(done)

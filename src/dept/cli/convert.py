@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -60,7 +61,8 @@ def run(argv: list[str]) -> int:
         f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
-    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       dept adapt {path} NEW_IMAGES --out runs/site")
+    file = shlex.quote(str(path))
+    print(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       dept adapt {file} NEW_IMAGES --out runs/site")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -58,5 +59,6 @@ def run(argv: list[str]) -> int:
     print(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
         print(f"{len(empty)} classes have no image and are left out of class means: {', '.join(empty[:5])}")
-    print(f"Next:  dept adapt {files.model} IMAGES --method cfa --stats {path} --out runs/site")
+    model_file, stats_file = (shlex.quote(str(file)) for file in (files.model, path))
+    print(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")
     return 0
