@@ -18,6 +18,7 @@ from dept.inference import evaluate
 from dept.methods.dept import DePT
 from dept.methods.tent import Tent
 from dept.models import fingerprint
+from dept.report.collect import read_run
 from dept.stats import save_stats
 from dept.training import TrainRun
 from support import (
@@ -276,7 +277,7 @@ def test_an_occupied_folder_is_refused_or_overwritten(
 ) -> None:
     out = tmp_path / "run"
     adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
-    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*--resume.*--overwrite"):
+    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*Replace it by --overwrite"):
         adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match="nothing to resume"):
         adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)
@@ -427,6 +428,16 @@ def test_broken_images_are_skipped_and_reported(source_run: TrainRun, tmp_path: 
     run = adapt(source_run.file, folder, out=tmp_path / "run", method="source", device="cpu")
     assert run.result["images"] == 3 and len(run.result["skipped"]) == 1
     assert run.result["skipped"][0][0].endswith("bad.png") and "Skipped 1 files" in str(run)
+    assert "skipped_scored" not in run.result and "scored files" not in str(run)
+
+
+def test_broken_scored_images_are_reported_too(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    scored = write_labelled(tmp_path / "images", 1)
+    (scored / "red" / "bad.png").write_bytes(b"not an image")
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="source", score_on=scored, device="cpu")
+    stored = json.loads((run.folder / "result.json").read_text())
+    assert stored["skipped"] == [] and [Path(path).name for path, _ in stored["skipped_scored"]] == ["bad.png"]
+    assert "Skipped 1 scored files" in str(run) and "Skipped 1 files" not in str(run)
 
 
 def test_label_free_by_hand() -> None:
@@ -455,6 +466,9 @@ def test_describe_without_scores() -> None:
     one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
     text = describe(result | {"label_free": one_class}, Path("runs/x"))
     assert "Beware: the predictions gathered in 1.0 effective classes, 2.0 before" in text
+    text = describe(result, Path("my runs/x"), "my model")
+    assert "dept predict 'my model' IMAGES --adapter 'my runs/x/adapter.safetensors'" in text
+    assert text.endswith("dept report 'my runs/x'")
 
 
 def test_views_made_on_the_device_are_recorded_and_nearly_the_same(
@@ -479,3 +493,38 @@ def test_checkpointing_adapts_to_nearly_the_same_bits(
         for flag in (False, True)
     )
     torch.testing.assert_close(plain.after, recomputed.after, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_whose_image_vanishes_goes_on_when_it_is_back(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, workers: int
+) -> None:
+    images = Path(shutil.copytree(target_images, tmp_path / "images"))
+    settings = {"method": "tent", "workers": workers, **BRIEF, "max_iters": 9}
+    whole = adapt(source_run.file, images, out=tmp_path / "whole", **settings)
+    hidden, file = tmp_path / "hidden.png", next(images.rglob("*.png"))
+
+    def vanish(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 2:
+            file.rename(hidden)
+
+    with pytest.raises(DataError, match=rf"{file.name} cannot be read .* steps so far are saved; .* --resume"):
+        adapt(source_run.file, images, out=tmp_path / "run", listener=vanish, **settings)
+    hidden.rename(file)
+    resumed = adapt(source_run.file, images, out=tmp_path / "run", resume=True, **settings)
+    assert same_bits(tensors(resumed.adapter), tensors(whole.adapter))
+    assert [e["step"] for e in events(resumed.folder) if e["event"] == "step"] == list(range(9))
+
+
+def test_an_overwritten_run_that_fails_leaves_the_old_adapter(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", method="tent", **BRIEF)
+    before = run.adapter.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr("dept.runs.stop_signal", StopAfter(1))
+        adapt(source_run.file, target_images, out=run.folder, overwrite=True, method="tent", seed=1, epochs=2, batch=4)
+    assert run.adapter.read_bytes() == before
+    assert not (run.folder / "result.json").exists(), "the run that is there now is not finished"
+    read = read_run(run.folder)
+    assert read.adapter is None and read.protocol["seed"] == 1, "the old adapter is none of the new run"

@@ -350,7 +350,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(DataError, match=r"result\.json could not be written \(disk full\)"):
             write_atomic(path, b"new")
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["result.json"]
     write_atomic(path, b"new")

@@ -94,6 +94,11 @@ def test_with_prompts_shares_the_backbone_and_copies_the_head() -> None:
     assert one.head is not plain.head and same_bits(state_of(one.head), state_of(plain.head))
     assert one.prompts.shape == (2, 4, 32) and torch.equal(one.prompts, two.prompts)
     assert not torch.equal(one.prompts, plain.with_prompts(2, 4, seed=2).prompts)
+    for stages, prompts in ((0, 4), (2, 0)):
+        with pytest.raises(
+            UsageError, match=f"at least 1 for a method that tunes prompts, found {stages} and {prompts}"
+        ):
+            plain.with_prompts(stages, prompts)
 
 
 def test_a_head_without_bias_gets_zeros_and_survives_its_file(tmp_path: Path) -> None:

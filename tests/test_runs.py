@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,16 @@ def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None
     run = folder(tmp_path, overwrite=True)
     assert (tmp_path / name).exists(), "nothing is lost before the run is known to be possible"
     run.configure({"a": 1})
-    assert (tmp_path / name).exists() == (name == "config.json")
+    assert (tmp_path / name).exists() == (name in ("config.json", "adapter.safetensors"))
+
+
+def test_resuming_is_offered_only_where_there_is_something_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"\(result.json\)\. Replace it by --overwrite, or choose another --out\."):
+        folder(tmp_path)
+    (tmp_path / "resume.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"Go on with it by --resume, replace it by --overwrite, or choose another"):
+        folder(tmp_path)
 
 
 def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:
@@ -110,18 +120,43 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path
     run, saved = folder(tmp_path), list[int]()
     steps = [Event(Progress(n, 3, 0), {"loss": loss}, 0.1, False) for n, loss in enumerate((1.0, float("nan"), 1.0))]
     with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower --lr"):
-        list(kept(steps, run, saved.append))
+        list(kept(steps, Tent(tiny_model()), run, saved.append))
     assert [event["step"] for event in events(run.path)] == [0] and not saved
 
 
-def test_first_ctrl_c_is_a_flag_the_second_kills() -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("signalled", [False, True])
+def test_what_was_done_is_saved_when_the_next_images_cannot_be_had(tmp_path: Path, signalled: bool) -> None:
+    run, method, saved = folder(tmp_path), Tent(tiny_model()), list[int]()
+
+    def steps(middle: bool) -> Iterator[Event]:
+        for number in range(2):
+            method.at(Progress(number, 9, 0))
+            yield Event(method.progress, {}, 0.1, False)
+        if middle:
+            method.at(Progress(2, 9, 0))
+        if signalled:  # as it reaches all processes of a terminal, or of a job
+            signal.raise_signal(signal.SIGTERM)
+            raise RuntimeError("DataLoader worker exited unexpectedly")
+        raise DataError("x.png cannot be read.")
+
+    ends, said = (Interrupted, "stopped after step 2") if signalled else (DataError, "2 steps so far .* --resume")
+    with pytest.raises(ends, match=said):
+        list(kept(steps(middle=False), method, run, saved.append))
+    assert saved == [2]
+    with pytest.raises(RuntimeError if signalled else DataError, match=r"unexpectedly|read\.$"):
+        list(kept(steps(middle=True), method, run, saved.append))
+    assert saved == [2], "the tensors of a step that began are neither those before nor after it"
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_first_ctrl_c_or_sigterm_is_a_flag_the_second_kills(first: signal.Signals) -> None:
+    before = [signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt), stop_signal() as stopped:
         assert not stopped()
+        signal.raise_signal(first)
+        assert stopped() and signal.getsignal(signal.SIGTERM) is before[1]
         signal.raise_signal(signal.SIGINT)
-        assert stopped()
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(stop) for stop in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_interruption_passes_the_context() -> None:

@@ -335,3 +335,11 @@ def test_the_rotation_task_leaves_a_head_that_ttt_uses(
     assert stored.auxiliary is not None and stored.auxiliary.out_features == 4
     done = adapt(run.file, target_images, out=tmp_path / "site", method="ttt", batch=4, device="cpu")
     assert not any(name.startswith("auxiliary") for name in done.model.adapter.tensors)
+
+
+def test_broken_images_are_skipped_and_told(tmp_path: Path) -> None:
+    source = write_labelled(tmp_path / "images", 2)
+    (source / "red" / "bad.png").write_bytes(b"not an image")
+    run = train(tiny_model().train(), source, out=tmp_path / "my run", **TINY | {"batch": 4, "epochs": 1})
+    assert len(run.result["skipped"]) == 1 and "Skipped 1 files that do not decode" in str(run)
+    assert f"dept adapt '{run.file}'" in str(run)

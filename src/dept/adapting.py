@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from dept.multisource import weigh_domains
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     places,
@@ -36,6 +38,7 @@ from dept.runs import (
     resolve_device,
     shown,
     silent,
+    skipped_files,
 )
 from dept.stats import load_stats
 from dept.summary import describe
@@ -77,6 +80,9 @@ class AdaptOptions:
     """torch.compile the backbone"""
     checkpoint: bool = False
     """recompute activations stage by stage: less memory, more time"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)
@@ -153,28 +159,23 @@ FRESH_PROMPTS = (
     "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
     "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
 )
-WITHOUT_PROMPTS = "Methods without prompts take any model: try --method tent or --method shot."
 
 
 def adapt_command(model: Model, file: Path) -> str:
     """The command that adapts this model to new images; DePT is the default, where prompts can enter."""
     method = "" if can_be_prompted(model.backbone) else " --method tent"
-    return f"dept adapt {file} NEW_IMAGES --out runs/site{method}"
+    return f"dept adapt {shlex.quote(str(file))} NEW_IMAGES --out runs/site{method}"
 
 
 def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
     """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
     if model.stages or not kind.needs_prompts:
         return model, []
-    if stages < 1 or prompts < 1:
-        raise UsageError(
-            f"Method {kind.name!r} tunes prompts, and this model has none: --stages and --prompts must be at least 1, "
-            f"found {stages} and {prompts}. {WITHOUT_PROMPTS}"
-        )
     if not can_be_prompted(model.backbone):
         raise UsageError(
             f"Method {kind.name!r} tunes prompts, which need a plain timm ViT; this model is a "
-            f"{type(model.backbone).__name__} ({model.card.arch}). {WITHOUT_PROMPTS}"
+            f"{type(model.backbone).__name__} ({model.card.arch}). Methods without prompts take any model: try "
+            "--method tent or --method shot."
         )
     note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
     return model.with_prompts(stages, prompts, seed=seed), [note]
@@ -250,7 +251,7 @@ class _Job:
         if not self.method.groups:
             return  # nothing to tune (Source)
         steps = offline(self.method, self.target, self.views, self.runtime, start=start)
-        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+        for event in kept(steps, self.method, self.folder, partial(self.folder.save_state, self.method)):
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
                 self._log_scores(self._readouts(self.method), step=event.progress.step + 1)
 
@@ -304,7 +305,7 @@ class _Job:
         result: dict[str, Any] = {
             "method": method.name,
             "images": len(self.target),
-            "skipped": [[str(path), reason] for path, reason in self.target.skipped],
+            "skipped": skipped_files(self.target),
             "notes": notes,
             **self._domains(),
             **method.counts(),
@@ -312,6 +313,7 @@ class _Job:
         }
         if self.scored is not None:
             labels = torch.tensor(self.scored.labels)
+            result["skipped_scored"] = skipped_files(self.scored)
             result["before"] = score(before, labels, self.model.classes)
             result["after"] = score(after, labels, self.model.classes)
             result["readouts"] = self._top1(end)

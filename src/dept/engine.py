@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dept.data.folder import ImageSet
 from dept.data.loader import Key, Views, batches, ordered_keys, shuffled_keys
+from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Batch, Method, Progress
 
 
@@ -25,6 +26,12 @@ class Runtime:
     workers: int = 0
     eval_batch: int = 64
     device_views: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eval_batch < 1:
+            raise UsageError(f"--batch must be at least 1, found {self.eval_batch}.")
+        if self.workers < 0:
+            raise UsageError(f"--workers must be at least 0, found {self.workers}.")
 
 
 @dataclass(frozen=True)

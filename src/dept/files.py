@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ from dept.core.domains import is_mean
 from dept.core.projection import projection_sizes
 from dept.core.select import select
 from dept.data.views import Augment, Preprocess
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 from dept.models import Card, Model, build_empty, fingerprint, tensors_hash
 
 FORMAT = 1
@@ -34,17 +34,60 @@ _NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old or the new content, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file so that readers see the old or the new content, never a part; a DataError if that cannot be."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).chmod(0o644)  # mkstemp is private by default; results are meant to be shared
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).chmod(0o644)  # mkstemp is private by default; results are meant to be shared
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DataError(
+            f"{path} could not be written ({error.strerror or error}). Is there room on the disk, and may the folder "
+            "be written to?"
+        ) from error
+
+
+def holds_tensors(path: Path) -> bool:
+    """Whether a file is a model, an adapter or the like, by its name."""
+    return path.suffix == ".safetensors"
+
+
+def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_tensors) -> None:
+    """Refuse, before any work is done, a file that cannot be written, or that would replace one still needed.
+
+    Args:
+        inputs: what the command reads; none of it is replaced.
+        keep: says of an existing file whether it must stay.
+    """
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; --out needs the name of a file.")
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    _check_writable(out, above)
+    if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
+        raise UsageError(f"{out} is what the command reads and is not replaced; choose another --out.")
+    if out.exists() and keep(out):
+        raise UsageError(f"{out} exists already and is not replaced; choose another --out.")
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder that a run writes to; a UsageError if that cannot be."""
+    above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    _check_writable(out, above)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _check_writable(out: Path, above: Path) -> None:
+    """Whether something can be made below `above`, which is there already."""
+    if not above.is_dir():
+        raise UsageError(f"--out {out} cannot be made: {above} is a file, and a folder is needed there.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {out} cannot be made: {above} may not be written to. Choose another --out.")
 
 
 def write_json(path: Path, value: Any) -> None:

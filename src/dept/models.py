@@ -53,6 +53,11 @@ class Model(PromptedViT):
 
     def with_prompts(self, stages: int, prompts: int, *, seed: int = 0) -> Model:
         """The same backbone and a copy of the head, with fresh, untrained prompts."""
+        if stages < 1 or prompts < 1:
+            raise UsageError(
+                "--stages and --prompts must be at least 1 for a method that tunes prompts, found "
+                f"{stages} and {prompts}."
+            )
         model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
         assert model.prompts is not None
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -81,6 +86,8 @@ def create_model(
         pretrained: timm's own weights.   weights: a local file of timm's weights instead.
         options: further keywords for timm (img_size, in_chans, …).
     """
+    if stages < 0 or prompts < 0:
+        raise UsageError(f"--stages and --prompts must be at least 0, found {stages} and {prompts}.")
     names = tuple(str(n) for n in range(classes)) if isinstance(classes, int) else tuple(classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

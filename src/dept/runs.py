@@ -25,7 +25,7 @@ from dept.data.folder import ImageSet
 from dept.data.views import Augment
 from dept.engine import Event, Runtime
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.files import FORMAT, read_tensors, write_atomic, write_json, write_tensors
+from dept.files import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import BaseConfig, Method
 from dept.models import Model, tensors_hash
 
@@ -37,6 +37,7 @@ def silent(event: dict[str, Any]) -> None:
 
 
 TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+PAGE = "report.html"
 
 
 class RunFolder:
@@ -52,16 +53,18 @@ class RunFolder:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
         self.resume = resume and self.resume_file.exists()
-        self.known = (product, *TRACES, "report.html")
-        held = [name for name in self.known if (self.path / name).exists()]
+        held = [name for name in (product, *TRACES, PAGE) if (self.path / name).exists()]
+        if (self.path / "predictions.jsonl").exists():
+            raise UsageError(f"{self.path} already holds a stream (predictions.jsonl); choose another --out.")
         if resume and not self.resume_file.exists():
             raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
         if held and not (resume or overwrite):
+            way = "Go on with it by --resume, replace" if self.resume_file.exists() else "Replace"
             raise UsageError(
-                f"{self.path} already holds a run ({', '.join(held)}). Go on with it by --resume, replace it by "
-                "--overwrite, or choose another --out."
+                f"{self.path} already holds a run ({', '.join(held)}). {way} it by --overwrite, or choose another "
+                "--out."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
 
     @property
     def resume_file(self) -> Path:
@@ -71,7 +74,8 @@ class RunFolder:
     def configure(self, config: dict[str, Any]) -> None:
         """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers).
 
-        The run is known to be possible by now: what --overwrite replaces is removed here, and not before.
+        The run is known to be possible by now: what --overwrite replaces is removed here, and not before. The old
+        product stays until the new one takes its place; without result.json it counts for nothing here.
         """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
@@ -79,7 +83,7 @@ class RunFolder:
             before, now = _deciding(json.loads(file.read_text())), _deciding(plain)
             refuse_changes(self.path, before, now, "start anew with --overwrite")
         if not self.resume:
-            for name in self.known:
+            for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, plain)
 
@@ -168,15 +172,16 @@ class Checkpoints:
         return True
 
 
-def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
-    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C between two steps.
+def kept(events: Iterable[Event], method: Method, folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
+    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C or SIGTERM
+    between two steps. It is saved, too, when an image cannot be read any more.
 
     Args:
         save: writes the state of the run; is given the step to go on with.
     """
     checkpoints = Checkpoints()
     with stop_signal() as stopped:
-        for event in events:
+        for event in _rescued(events, method, folder, save, stopped):
             _check_finite(event)
             folder.log_step(event)
             yield event
@@ -185,6 +190,31 @@ def kept(events: Iterable[Event], folder: RunFolder, save: Callable[[int], None]
                 save(event.progress.step + 1)
             if stopping and not event.last:
                 raise Interrupted(event.progress.step + 1, folder.path)
+
+
+def _rescued(
+    events: Iterable[Event],
+    method: Method,
+    folder: RunFolder,
+    save: Callable[[int], None],
+    stopped: Callable[[], bool],
+) -> Iterator[Event]:
+    """The events; when the images of the next step cannot be had, the steps before it are saved first."""
+    done = 0
+    try:
+        for event in events:
+            yield event
+            done = event.progress.step + 1
+    except Exception as error:
+        # In the middle of a step, or of the pass after it, tensors have moved already: the last saved state is right.
+        if not done or method.progress.step >= done:
+            raise
+        save(done)
+        if stopped():  # the signal reached the workers too, and ended them
+            raise Interrupted(done, folder.path) from error
+        if isinstance(error, DataError):
+            raise DataError(f"{error} The {done} steps so far are saved; go on with --resume.") from error
+        raise
 
 
 def _check_finite(event: Event) -> None:
@@ -199,22 +229,29 @@ def _check_finite(event: Event) -> None:
 
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag, so that a run stops between two steps; the second one kills as usual."""
+    """Turn the first Ctrl-C or SIGTERM (of `kill`, or a scheduler) into a flag, so that a run stops between two steps.
+
+    The second one kills as usual.
+    """
     asked = False
 
     def handle(number: int, frame: Any) -> None:
         nonlocal asked
         asked = True
-        signal.signal(signal.SIGINT, previous)
+        restore()
+
+    def restore() -> None:
+        for stop, handler in previous.items():
+            signal.signal(stop, handler)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals reach the main thread only
         return
-    previous = signal.signal(signal.SIGINT, handle)
+    previous = {stop: signal.signal(stop, handle) for stop in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
 
 def protocol(
@@ -263,6 +300,11 @@ def list_hash(images: ImageSet) -> str:
     return hashlib.sha256(os.fsencode("\n".join(images.names()))).hexdigest()
 
 
+def skipped_files(*sets: ImageSet) -> list[list[str]]:
+    """Files that do not decode, each with the reason, as results record them."""
+    return [[str(path), reason] for images in sets for path, reason in images.skipped]
+
+
 def environment(runtime: Runtime) -> dict[str, Any]:
     """Versions and device: what may change the last digits."""
     return {
@@ -273,6 +315,12 @@ def environment(runtime: Runtime) -> dict[str, Any]:
         "device": runtime.device,
         "threads": torch.get_num_threads(),
     }
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that the generators of views and orders do not take."""
+    if seed < 0:
+        raise UsageError(f"--seed must be at least 0, found {seed}.")
 
 
 def resolve_device(device: str) -> str:

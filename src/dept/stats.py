@@ -24,7 +24,7 @@ from dept.data.folder import ImageSet
 from dept.data.loader import Views
 from dept.engine import Runtime, TestPasses
 from dept.errors import DataError, UsageError
-from dept.files import adapter_meta, intact, read_tensors, write_tensors
+from dept.files import adapter_meta, intact, read_meta, read_tensors, write_tensors
 from dept.methods.base import Batch
 from dept.models import Model, fingerprint, tensors_hash
 from dept.runs import list_hash
@@ -112,6 +112,14 @@ def save_stats(tensors: dict[str, Tensor], meta: dict[str, Any], path: str | Pat
     """Write statistics (see `compute_stats`), atomically."""
     write_tensors(Path(path), tensors, meta)
     return Path(path)
+
+
+def is_stats(path: Path) -> bool:
+    """Whether a file holds statistics, which may be made anew."""
+    try:
+        return bool(read_meta(path)["kind"] == "stats")
+    except DataError:
+        return False
 
 
 def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:

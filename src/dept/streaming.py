@@ -22,7 +22,7 @@ from dept.engine import Event, Runtime, online
 from dept.files import load_model
 from dept.methods.base import BaseConfig, Batch, Method, Progress
 from dept.models import Model
-from dept.runs import resolve_device
+from dept.runs import check_seed, resolve_device
 from dept.stats import load_stats
 
 CONSTANT: dict[str, Any] = {"schedule": "constant", "power_decay": False}
@@ -150,6 +150,7 @@ def open_stream(
 
     Learning rates are constant (see `CONSTANT`).
     """
+    check_seed(seed)
     kind = methods.get(method)
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"

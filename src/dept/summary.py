@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     lines += filter(None, [beware(free)])
     adapter = folder / "adapter.safetensors"
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
-    lines.append(f"Next:  dept predict {model} IMAGES --adapter {adapter}")
-    lines.append(f"       dept report {folder}")
+    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', '--adapter', str(adapter)])}")
+    lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
 
 
@@ -47,9 +48,7 @@ def beware(free: dict[str, Any]) -> str:
 
 def outcome(result: dict[str, Any]) -> list[str]:
     """What any run says: files that were skipped, and the accuracy where labels were given for scoring."""
-    lines = []
-    if result["skipped"]:
-        lines.append(f"Skipped {len(result['skipped'])} files that do not decode (listed in result.json).")
+    lines = skips(result)
     if "before" in result:
         before, after = result["before"], result["after"]
         lines.append(
@@ -57,6 +56,16 @@ def outcome(result: dict[str, Any]) -> list[str]:
             f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
         )
     return lines
+
+
+def skips(result: dict[str, Any]) -> list[str]:
+    """How many files do not decode, of the images that were learned from and of those that were scored."""
+    counts = {"": len(result["skipped"]), "scored ": len(result.get("skipped_scored", []))}
+    return [
+        f"Skipped {count} {kind}files that do not decode (listed in result.json)."
+        for kind, count in counts.items()
+        if count
+    ]
 
 
 def _domains(record: dict[str, Any]) -> str:

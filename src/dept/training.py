@@ -26,14 +26,17 @@ from dept.multisource import MultiSourceTraining, own_prompts, read_as, settle
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     list_hash,
     protocol,
     resolve_device,
     silent,
+    skipped_files,
 )
 from dept.source_training import SourceTraining
+from dept.summary import skips
 
 __all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
 
@@ -48,6 +51,9 @@ class TrainOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class TrainRun:
                 f"Trained on {result['images']} images ({result['held_out']} held out); best epoch "
                 f"{result['best_epoch'] + 1} of {result['epochs']}, held-out accuracy "
                 f"{100 * result['accuracy']:.1f} %.",
+                *skips(result),
                 *_describe_domains(result.get("domains", [])),
                 f"Model: {self.file}",
                 f"Next:  {adapt_command(self.model, self.file)}",
@@ -160,7 +167,7 @@ class _Job:
         record = self._protocol(initial)
         folder.configure({"protocol": record, "options": asdict(self.options)})
         if not folder.resume:
-            folder.log("start", total=self.total, notes=self.notes)
+            folder.log("start", total=self.total, notes=self.notes, inputs=self._inputs())
         self._loop()
         self.best.copy_to(model)
         domains = self._domain_results()
@@ -168,7 +175,7 @@ class _Job:
         result = {
             "images": len(self.images),
             "held_out": len(self.held_out.union),
-            "skipped": [[str(path), reason] for path, reason in self.images.skipped],
+            "skipped": skipped_files(self.images),
             "accuracy": self.best_accuracy,
             "best_epoch": self.best_epoch,
             "epochs": -(-self.total // steps_per_epoch(len(self.images), config.batch)),
@@ -183,6 +190,10 @@ class _Job:
         folder.finish(result)
         folder.log("end")
         return TrainRun(folder.path, file, result, model)
+
+    def _inputs(self) -> dict[str, list[str]]:
+        """Where the sources lie, as `places` says it of single inputs; nothing if they were not all given by path."""
+        return _given(sources=[str(place.absolute()) for place in self.training.places])
 
     def _method(self) -> SourceTraining:
         seed, training = self.options.seed, self.training
@@ -204,9 +215,11 @@ class _Job:
         )
         if len(self.training) == 1:
             return record
-        hashes = {name: list_hash(part) for name, part in self._named(self.training)}
-        joined = hashlib.sha256(repr(hashes).encode()).hexdigest()  # where the folders lie does not matter
-        return record | {"list_sha256": joined, "domains": hashes, "selection": "mean held-out accuracy of the domains"}
+        return record | {
+            "list_sha256": training_hash(self.training),
+            "domains": _domain_hashes(self.training),
+            "selection": "mean held-out accuracy of the domains",
+        }
 
     def _loop(self) -> None:
         """Step, evaluate on held-out source images at the end of each epoch, keep the best; `kept` logs and saves."""
@@ -214,7 +227,7 @@ class _Job:
         self._training_mode()
         keys = self._keys(start)
         steps = offline(self.method, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
-        for event in kept(steps, self.folder, self._save):
+        for event in kept(steps, self.method, self.folder, self._save):
             if event.epoch_end or event.last:
                 self._evaluate(event)
 
@@ -252,7 +265,7 @@ class _Job:
         if len(self.training) == 1:
             return {}
         rows: list[dict[str, Any]] = []
-        for number, (name, held_out) in enumerate(self._named(self.held_out)):
+        for number, (name, held_out) in enumerate(_named(self.held_out)):
             size = len(self.training.parts[number])
             row = {
                 "name": name,
@@ -265,10 +278,6 @@ class _Job:
             rows.append(row)
         return {"domains": rows, "notes": self.notes}
 
-    @staticmethod
-    def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
-        return list(zip(sources.names, sources.parts, strict=True))
-
     def _restore(self) -> int:
         if not self.folder.resume:
             return 0
@@ -280,6 +289,21 @@ class _Job:
     def _save(self, next_step: int) -> None:
         best = torch.tensor([self.best_accuracy, self.best_epoch], dtype=torch.float64)
         self.folder.save_state(self.method, next_step, best=best, **prefixed("best_tensors", self.best.tensors))
+
+
+def training_hash(training: Sources) -> str:
+    """sha256 of the lists of files that a model is trained on; where the folders lie does not matter."""
+    if len(training) == 1:
+        return list_hash(training.union)
+    return hashlib.sha256(repr(_domain_hashes(training)).encode()).hexdigest()
+
+
+def _domain_hashes(sources: Sources) -> dict[str, str]:
+    return {name: list_hash(part) for name, part in _named(sources)}
+
+
+def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
+    return list(zip(sources.names, sources.parts, strict=True))
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,6 +26,7 @@ from dept.models import Model, fingerprint, with_history
 from dept.runs import (
     Listener,
     RunFolder,
+    check_seed,
     environment,
     kept,
     list_hash,
@@ -32,6 +34,7 @@ from dept.runs import (
     protocol,
     resolve_device,
     silent,
+    skipped_files,
 )
 from dept.summary import beware, outcome
 from dept.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
@@ -51,6 +54,9 @@ class UDAOptions:
     """cpu, cuda, mps or auto"""
     workers: int = 0
     """processes that decode images and make views, for each domain"""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)
@@ -242,7 +248,7 @@ class _Job:
         """The visible loop; `kept` logs every step and saves. Returns the number of steps done."""
         self.model.train()
         steps = paired(self.method, self.source, self.target, self.runtime, start=start)
-        for event in kept(steps, self.folder, partial(self.folder.save_state, self.method)):
+        for event in kept(steps, self.method, self.folder, partial(self.folder.save_state, self.method)):
             start = event.progress.step + 1
             if self.scored is not None and event.ends_epochs(self.options.eval_every):
                 self._log_score(self._probabilities(), step=start)
@@ -277,18 +283,18 @@ class _Job:
 
     def _finish(self, before: Tensor, after: Tensor, steps: int, record: dict[str, Any]) -> UDARun:
         model, folder = self.model, self.folder
-        skipped = self.source.images.skipped + self.target.images.skipped
         result: dict[str, Any] = {
             "method": self.method.name,
             "images": len(self.target.images),
             "source_images": len(self.source.images),
             "steps": steps,
-            "skipped": [[str(path), reason] for path, reason in skipped],
+            "skipped": skipped_files(self.source.images, self.target.images),
             **self.method.counts(),
             "label_free": label_free(before, after, model.classes),
         }
         if self.scored is not None:
             labels = torch.tensor(self.scored.labels)
+            result["skipped_scored"] = skipped_files(self.scored)
             result["before"] = score(before, labels, model.classes)
             result["after"] = score(after, labels, model.classes)
         summary = {"method": self.method.name, "config": asdict(self.config), "seed": self.options.seed}
@@ -315,4 +321,4 @@ def describe(result: dict[str, Any], file: Path) -> str:
         f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
     )
     lines += filter(None, [beware(free)])
-    return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {file} IMAGES"])
+    return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {shlex.quote(str(file))} IMAGES"])

@@ -22,7 +22,7 @@ from dept.data.folder import find_images
 from dept.files import load, read_tensors
 from dept.inference import predict
 from dept.training import TrainRun
-from support import ARCH, PROJECTION, TIMM, StopAfter, write_labelled
+from support import ARCH, PROJECTION, TIMM, StopAfter, events, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
 HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -105,6 +105,7 @@ def test_train(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     text = capsys.readouterr().out
     assert "held-out accuracy" in text and "dept adapt" in text
     assert load(out / "model.safetensors").classes == ("blue", "green", "red")
+    assert events(out)[0]["inputs"] == {"sources": [str(source_images)]}
     assert "already holds a run" in fails(capsys, argv, 2)
     assert main([*argv, "--overwrite", "--json", "--stages", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 22
@@ -137,9 +138,9 @@ def test_convert(tmp_path: Path, source_images: Path, capsys: pytest.CaptureFixt
     torch.save({"state_dict": state, "epoch": torch.tensor(3)}, tmp_path / "last.pth")
     (tmp_path / "classes.txt").write_text("blue\ngreen\nred\n")
     options = ["--arch", ARCH, "--timm", json.dumps(TIMM), "--classes", str(tmp_path / "classes.txt")]
-    out = tmp_path / "model.safetensors"
+    out = tmp_path / "my model.safetensors"
     assert main(["convert", str(tmp_path / "last.pth"), *options, "--out", str(out), "--resize", "40"]) == 0
-    assert f"dept evaluate {out}" in capsys.readouterr().out
+    assert f"dept evaluate '{out}'" in capsys.readouterr().out
     model, images = load(out), torch.randn(2, 3, 32, 32)
     assert model.classes == ("blue", "green", "red") and model.card.preprocess.resize == 40
     assert torch.equal(model(images), theirs(images))
@@ -188,8 +189,8 @@ def test_a_resnet_goes_from_convert_to_adapt_by_the_printed_command(
     refusal = "this model is a ResNet (resnet10t). Methods without prompts take any model: try --method tent"
     assert refusal in fails(capsys, base, 2)
     assert refusal in fails(capsys, ["stream", *base[1:5]], 2)
-    assert "must be at least 1, found 4 and 0" in fails(capsys, [*base, "--prompts", "0"], 2)
-    assert "must be at least 1, found 0 and 50" in fails(capsys, [*base, "--stages", "0"], 2)
+    for flag in ("--prompts", "--stages"):
+        assert refusal in fails(capsys, [*base, flag, "0"], 2)
     assert not run.exists()
     assert main([str(word) for word in [*base, "--method", "tent"]]) == 0
 
@@ -355,6 +356,17 @@ def test_predict_refusals(
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_bytes(b"")
     assert "can be decoded" in fails(capsys, ["predict", model, tmp_path / "bad"], 3)
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "stats"])
+def test_batches_and_workers_that_cannot_be(
+    command: str, source_run: TrainRun, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [command, source_run.file, source_images, "--device", "cpu"]
+    base += ["--out", tmp_path / "stats.safetensors"] if command == "stats" else []
+    for count in (-3, 0):
+        assert f"--batch must be at least 1, found {count}" in fails(capsys, [*base, "--batch", count], 2)
+    assert "--workers must be at least 0, found -1" in fails(capsys, [*base, "--workers", "-1"], 2)
 
 
 def test_evaluate(source_run: TrainRun, target_labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:

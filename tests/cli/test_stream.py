@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dept.cli.main import main
+from dept.cli.stream import _Session
 from dept.files import load
 from dept.training import TrainRun
 
@@ -98,8 +99,53 @@ def test_an_occupied_folder_is_refused(
     source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "predictions.jsonl").write_text("{}\n")
+    for more in ([], ["--resume"]):
+        assert stream(source_run, target_images, tmp_path, *more) == 2
+        said = capsys.readouterr().err
+        assert "killed before its state was saved" in said and "Choose another --out" in said
+    (tmp_path / "resume.safetensors").write_bytes(b"")
     assert stream(source_run, target_images, tmp_path) == 2
-    assert "already holds a stream" in capsys.readouterr().err
+    assert "already holds a stream. Go on with it by --resume" in capsys.readouterr().err
+
+
+def test_a_mistyped_path_leaves_nothing_behind(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert stream(source_run, tmp_path / "mistyped", out) == 3 and not out.exists()
+    assert stream(source_run, tmp_path / "mistyped", out, "--watch") == 2 and not out.exists()
+    assert stream(source_run, target_images, out) == 0
+
+
+def test_a_stream_without_any_answer_is_started_anew(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "predictions.jsonl").touch()
+    (tmp_path / "config.json").write_text("{}")
+    assert stream(source_run, target_images, tmp_path, "--resume") == 2
+    assert "nothing to resume" in capsys.readouterr().err
+    assert stream(source_run, target_images, tmp_path) == 0 and len(rows(tmp_path)) == 10
+
+
+def test_a_stream_that_is_killed_after_its_first_update_can_go_on(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert stream(source_run, target_images, whole) == 0
+    answers = iter([None, MemoryError()])
+
+    def killed(session: _Session, *words: Any) -> None:
+        if error := next(answers):
+            raise error
+        answer(session, *words)
+
+    answer = _Session._answer
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(_Session, "_answer", killed)
+        stream(source_run, target_images, parts)
+    assert len(rows(parts)) == 4 and (parts / "adapter.safetensors").exists()
+    assert stream(source_run, target_images, parts, "--resume") == 0
+    assert (parts / "predictions.jsonl").read_text() == (whole / "predictions.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", ["config.json", "adapter.safetensors", "resume.safetensors"])
@@ -122,12 +168,16 @@ def test_resume_with_other_settings_is_refused(
     lines = (tmp_path / "predictions.jsonl").read_text()
     assert stream(source_run, target_images, tmp_path, "--resume", "--lr", "0.5", "--seed", "3") == 2
     assert "other settings (lr, seed differ)" in capsys.readouterr().err
-    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), "--resume"]) == 3
-    assert "is a dept stream file" in capsys.readouterr().err
+    for flag in ("--resume", "--overwrite"):
+        assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), flag]) == 2
+        assert "holds a stream (predictions.jsonl); choose another --out" in capsys.readouterr().err
     assert (tmp_path / "predictions.jsonl").read_text() == lines
 
 
-def test_a_path_is_answered_when_it_comes(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_path_is_answered_when_it_comes(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, stop: signal.Signals
+) -> None:
     """One path on a pipe that stays open: its answer does not wait for a batch, or for the end."""
     command = [
         sys.executable,
@@ -149,7 +199,7 @@ def test_a_path_is_answered_when_it_comes(source_run: TrainRun, target_images: P
         while not (file.exists() and file.stat().st_size):
             assert process.poll() is None and time.monotonic() < late
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)  # heard while the stream waits for the next path
+        process.send_signal(stop)  # heard while the stream waits for the next path
         assert process.wait(timeout=60) == 130
     assert [row["path"] for row in rows(tmp_path / "run")] == [path]
     assert (tmp_path / "run" / "resume.safetensors").exists()

@@ -15,6 +15,7 @@ from dept.data.folder import decode, find_images
 from dept.data.loader import Views, batches, ordered_keys, shuffled_keys
 from dept.data.views import Augment, Preprocess, crop_box, make_view, view_rng, weak_view
 from dept.data.views import test_view as centre_view
+from dept.errors import DataError
 from support import picture, write_unlabelled
 
 PRE = Preprocess(size=32, resize=37)
@@ -248,3 +249,17 @@ def test_pictures_differ_by_class() -> None:
         pixels = np.asarray(picture(colour, generator)).astype(float)
         assert int(pixels.mean(axis=(0, 1)).argmax()) == colour
     assert math.isfinite(pixels.mean())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("device_views", [False, True])
+def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, workers: int, device_views: bool) -> None:
+    """Not the traceback of a worker, which is how torch hands an error on."""
+    images = find_images(write_unlabelled(tmp_path, 3))
+    images.paths[1].unlink()
+    keys = [[(0, 0)], [(0, 1), (0, 2)]]
+    with pytest.raises(DataError) as error:
+        list(batches(images, "w", Views(PRE), keys, workers=workers, device_views=device_views))
+    said = str(error.value)
+    assert said.startswith(f"{images.paths[1]} cannot be read (FileNotFoundError: ") and said.endswith("Put it back.")
+    assert len(said.splitlines()) == 1

@@ -20,17 +20,18 @@ from dept.adapting import AdaptOptions, AdaptRun, adapt
 from dept.cli.adapt import Files
 from dept.cli.main import main
 from dept.cli.parse import parse
+from dept.data.folder import find_labelled
 from dept.errors import DataError, UsageError
 from dept.files import read_tensors, save_model, write_tensors
 from dept.report import page as page_module
 from dept.report.blocks import Page
 from dept.report.collect import cost, loss_curves, read_run, score_curves
 from dept.report.command import reproduce
-from dept.report.measure import ReportOptions
+from dept.report.measure import Missing, ReportOptions, measure
 from dept.report.page import make_page, render, write_report
-from dept.training import TrainRun
+from dept.training import TrainRun, train
 from dept.uda_run import adapt_with_source
-from support import CLASSES, tiny_model, write_labelled
+from support import CLASSES, PROJECTION, tiny_model, write_labelled
 
 PCA = ReportOptions(projection="pca", device="cpu")
 
@@ -184,8 +185,41 @@ def test_train_run(source_run: TrainRun, source_images: Path, tmp_path: Path) ->
     found = titles(page)
     assert found["curves"] and found["confidence"] and found["classes"] and "changed" not in found
     checked(file.read_text())
-    assert "--arch" in page.command and page.command.startswith("dept train SOURCE")
-    assert not titles(make_page(source_run.folder, PCA))["confidence"]
+    assert "--arch" in page.command and page.command.startswith(f"dept train {source_images} ")
+
+
+def test_a_training_is_measured_on_what_it_held_out(source_run: TrainRun, tmp_path: Path) -> None:
+    page = make_page(source_run.folder, PCA)
+    assert titles(page)["confidence"] and titles(page)["classes"]
+    assert "Measured on the source images that were held out of the training." in page.remarks
+    result = source_run.result
+    measured = measure(read_run(source_run.folder), PCA)
+    assert len(measured.images) == result["held_out"] and measured.labels is not None
+    right = float((measured.after.predicted == measured.labels).double().mean())
+    assert right == pytest.approx(result["accuracy"])
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_training_on_several_sources(named: bool, tmp_path: Path) -> None:
+    places = [write_labelled(tmp_path / name, 3, seed=number) for number, name in enumerate(("a", "b"))]
+    (places[0] / "red" / "broken.png").write_bytes(b"no image")
+    sources = dict(zip(("one", "two"), places, strict=True)) if named else places
+    settings = {"max_iters": 1, "batch": 4, "device": "cpu", **PROJECTION}
+    run = train(tiny_model(prompts=4).train(), sources, out=tmp_path / "run", **settings)
+    page, read = make_page(run.folder, PCA), read_run(run.folder)
+    assert page.command.startswith(f"dept train {places[0]} {places[1]} ")
+    assert len(measure(read, PCA).images) == run.result["held_out"]
+    (places[1] / "red" / "0.png").unlink()
+    with pytest.raises(Missing, match="not those of the run any more"):
+        measure(read, PCA)
+
+
+def test_a_training_on_images_that_were_not_given_by_path(source_images: Path, tmp_path: Path) -> None:
+    settings = {"max_iters": 1, "batch": 4, "device": "cpu", **PROJECTION}
+    run = train(tiny_model().train(), find_labelled(source_images), out=tmp_path / "run", **settings)
+    page = make_page(run.folder, PCA)
+    assert not titles(page)["confidence"] and page.command.startswith("dept train SOURCE ")
+    assert "does not say where its images came from" in page.remarks[0]
 
 
 def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import load_model, save_model
 from dept.models import Model
 from dept.uda_run import Domain, UDARun, adapt_with_source
-from support import CLASSES, StopAfter, events, same_bits, state_of, tiny_model, tiny_resnet
+from support import CLASSES, StopAfter, events, same_bits, state_of, tiny_model, tiny_resnet, write_labelled
 
 RUN: dict[str, Any] = {"max_iters": 4, "iters_per_epoch": 2, "device": "cpu"}
 
@@ -178,3 +178,11 @@ def test_help_shows_the_methods_own_settings(capsys: pytest.CaptureFixture[str])
         dept.cli.uda.run(["--method", "can", "--help"])
     page = capsys.readouterr().out
     assert "--classes-per-step" in page and "--temperature" not in page
+
+
+def test_broken_scored_images_are_reported(source_images: Path, target_images: Path, tmp_path: Path) -> None:
+    scored = write_labelled(tmp_path / "scored", 1)
+    (scored / "red" / "bad.png").write_bytes(b"not an image")
+    done = run("erm", source_images, target_images, tmp_path / "my run", score_on=scored)
+    assert [Path(path).name for path, _ in done.result["skipped_scored"]] == ["bad.png"]
+    assert "Skipped 1 scored files" in str(done) and f"dept predict '{done.file}'" in str(done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +18,7 @@ from dept.adapting import adapt_command
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import say
 from dept.errors import DataError, UsageError
-from dept.files import save_model
+from dept.files import check_output, save_model
 from dept.models import Model, from_checkpoint
 
 # Wrappers that training scripts put around a state dict, and prefixes that they put before its names.
@@ -52,8 +53,7 @@ class Files:
 def run(argv: list[str]) -> int:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     files: Files = parse("convert", "Bring your own checkpoint.", argv, files=Files).files
-    if files.out.exists():
-        raise UsageError(f"{files.out} exists already and is not replaced; choose another --out.")
+    check_output(files.out, keep=Path.exists)
     classes = read_classes(files.classes)
     model = from_checkpoint(files.arch, classes, read_state(files.checkpoint), **timm_options(files.timm))
     _set_preprocess(model, files)
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
         f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
-    print(f"Model: {path}\nNext:  dept evaluate {path} LABELLED\n       {adapt_command(model, path)}")
+    print(f"Model: {path}\nNext:  dept evaluate {shlex.quote(str(path))} LABELLED\n       {adapt_command(model, path)}")
     return 0
 
 

@@ -14,7 +14,8 @@ import tyro
 from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
 from dept.data.folder import decodable, find_images
-from dept.files import load, write_atomic
+from dept.errors import UsageError
+from dept.files import check_output, load, write_atomic
 from dept.inference import Prediction, as_row, predict
 
 
@@ -29,7 +30,7 @@ class Files:
     adapter: Path | None = None
     """adapter file of the domain"""
     out: Path | None = None
-    """file to write (.csv or .jsonl); without it, stdout"""
+    """file to write (.csv, .jsonl or .json); without it, stdout"""
     format: Literal["csv", "jsonl"] = "csv"
     """format on stdout"""
     topk: int = 5
@@ -47,6 +48,7 @@ class Files:
 def run(argv: list[str]) -> int:
     """Label every image that decodes; list the others on stderr."""
     files: Files = parse("predict", "Label images.", argv, files=Files).files
+    kind = files.format if files.out is None else _kind(files, files.out)
     model = load(files.model, adapter=files.adapter)
     images = decodable(find_images(files.images))
     report_skipped(images)
@@ -59,7 +61,6 @@ def run(argv: list[str]) -> int:
         workers=files.workers,
         batch=files.batch,
     )
-    kind = files.format if files.out is None else ("jsonl" if files.out.suffix in (".jsonl", ".json") else "csv")
     if files.features and kind == "csv":
         say("Features are written to JSONL only: add --format jsonl, or --out FILE.jsonl.")
     text = as_jsonl(rows) if kind == "jsonl" else as_csv(rows)
@@ -69,6 +70,15 @@ def run(argv: list[str]) -> int:
         write_atomic(files.out, text.encode(errors="surrogateescape"))  # names as the file system has them
         say(f"{len(rows)} predictions in {files.out}")
     return 0
+
+
+def _kind(files: Files, out: Path) -> Literal["csv", "jsonl"]:
+    """The format that the name of the file asks for; a file that cannot be written is refused before the work."""
+    kinds: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+    check_output(out, files.model, files.images, *([files.adapter] if files.adapter else []))
+    if out.suffix not in kinds:
+        raise UsageError(f"--out {out} must end in .csv, .jsonl or .json: the ending says how predictions are written.")
+    return kinds[out.suffix]
 
 
 def as_jsonl(rows: list[Prediction]) -> str:

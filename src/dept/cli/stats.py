@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +13,9 @@ from dept.cli.parse import parse
 from dept.cli.show import as_json, report_skipped
 from dept.data.folder import decodable, find_labelled
 from dept.engine import Runtime
-from dept.files import load_model
+from dept.files import check_output, load_model
 from dept.runs import resolve_device
-from dept.stats import compute_stats, save_stats
+from dept.stats import compute_stats, is_stats, save_stats
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Files:
 def run(argv: list[str]) -> int:
     """Compute and write the statistics."""
     files: Files = parse("stats", "Write the source statistics of a model (for CFA, EATA).", argv, files=Files).files
+    check_output(files.out, files.model, files.source, keep=lambda file: not is_stats(file))
     model = load_model(files.model)
     images = decodable(find_labelled(files.source, model.classes))
     report_skipped(images)
@@ -57,5 +59,6 @@ def run(argv: list[str]) -> int:
     print(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
         print(f"{len(empty)} classes have no image and are left out of class means: {', '.join(empty[:5])}")
-    print(f"Next:  dept adapt {files.model} IMAGES --method cfa --stats {path} --out runs/site")
+    model_file, stats_file = (shlex.quote(str(file)) for file in (files.model, path))
+    print(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")
     return 0

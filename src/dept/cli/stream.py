@@ -24,6 +24,7 @@ from dept.files import (
     FORMAT,
     adapter_meta,
     load_model,
+    make_folder,
     read_tensors,
     rest_hash,
     save_adapter,
@@ -32,7 +33,7 @@ from dept.files import (
     write_tensors,
 )
 from dept.models import Model, fingerprint
-from dept.runs import TRACES, places, refuse_changes, stop_signal
+from dept.runs import TRACES, check_seed, places, refuse_changes, stop_signal
 from dept.streaming import Stream, open_stream
 
 RECORDED = ("order", "watch", "poll", "group", "save_every", "stats", "seed", "device")
@@ -56,7 +57,7 @@ class Files:
     order: Literal["shuffled", "as-is"] = "shuffled"
     """order of a folder or list (class-sorted folders are another problem than a stream)"""
     watch: bool = False
-    """keep watching the folder for new files until Ctrl-C"""
+    """keep watching the folder for new files until Ctrl-C or SIGTERM"""
     poll: float = 1.0
     """seconds between two looks at a watched folder"""
     group: int = 0
@@ -88,7 +89,9 @@ class _Session:
     def __init__(self, files: Files, config: Any) -> None:
         self.files = files
         self.predictions = files.out / "predictions.jsonl"
+        check_seed(files.seed)
         self._check_folder()
+        self.listed = self._listed()
         model = load_model(files.model)
         self.sha = fingerprint(model)
         self.stream: Stream = open_stream(
@@ -100,29 +103,36 @@ class _Session:
         self.group = files.group or (1 if files.images == "-" else config.batch)
         self.seen: set[str] = set()
         self.restored: set[str] = set()
-        files.out.mkdir(parents=True, exist_ok=True)
+        make_folder(files.out)
         if files.resume:
             self._restore()
 
     def _check_folder(self) -> None:
         out, resume = self.files.out, self.files.resume
         held = [name for name in (*TRACES, "adapter.safetensors") if (out / name).exists()]
-        if self.predictions.exists() and not resume:
+        started, saved = self.predictions.exists(), (out / "resume.safetensors").exists()
+        answered = started and self.predictions.stat().st_size > 0
+        if answered and not saved:
+            raise UsageError(
+                f"{out} holds a stream that was killed before its state was saved: it cannot go on. Choose another "
+                "--out."
+            )
+        if started and saved and not resume:
             raise UsageError(f"{out} already holds a stream. Go on with it by --resume, or choose another --out.")
-        if not self.predictions.exists() and held:
+        if not started and held:
             raise UsageError(f"{out} already holds a run that is no stream ({', '.join(held)}); choose another --out.")
-        if not self.predictions.exists() and resume:
-            raise UsageError(f"There is nothing to resume in {out}: it has no predictions.jsonl.")
+        if not answered and not saved and resume:
+            raise UsageError(f"There is nothing to resume in {out}: it has no predictions. Leave --resume out.")
 
     def run(self) -> int:
-        saved = 0
+        due = 1  # the first update is saved at once: from then on, whatever ends the stream, it can go on
         with self.predictions.open("a") as output, stop_signal() as stopped:
             self._record()
             for group in self._groups(stopped):
                 self._answer(group, output)
-                if self.stream.steps >= saved + self.files.save_every:
+                if self.stream.steps >= due:
                     self._save()
-                    saved = self.stream.steps
+                    due = self.stream.steps + self.files.save_every
                 if stopped():
                     break
             if self.files.watch or not stopped():  # a watched folder has no other end
@@ -135,6 +145,18 @@ class _Session:
         return 130 if stopped() and not self.files.watch else 0
 
     # -- where images come from ----------------------------------------------------------------------------
+
+    def _listed(self) -> list[Path]:
+        """The images that are known from the start, in order; looked for before anything is written."""
+        files = self.files
+        if files.images == "-":
+            return []
+        if files.watch:
+            if not Path(files.images).is_dir():
+                raise UsageError(f"--watch needs a folder; {files.images} is none.")
+            return []
+        images = find_images(files.images)
+        return [images.paths[index] for index in arranged(images, files.order, seed=files.seed)]
 
     def _groups(self, stopped: Callable[[], bool]) -> Iterator[list[Path]]:
         """Groups of new paths; what is in a watched folder is handed out at once, however little."""
@@ -157,13 +179,9 @@ class _Session:
         if files.watch:
             yield from self._watched(Path(files.images), stopped)
             return
-        images = find_images(files.images)
-        for index in arranged(images, files.order, seed=files.seed):
-            yield images.paths[index]
+        yield from self.listed
 
     def _watched(self, folder: Path, stopped: Callable[[], bool]) -> Iterator[Path | None]:
-        if not folder.is_dir():
-            raise UsageError(f"--watch needs a folder; {folder} is none.")
         sizes: dict[Path, int] = {}
         while not stopped():
             for path in images_below(folder):

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dept.data.folder import ImageSet, decode
+from dept.data.folder import ImageSet, decode_again
 from dept.data.views import (
     Augment,
     Preprocess,
@@ -75,7 +75,7 @@ class CanvasDataset(Dataset[Canvas]):
 
     def __getitem__(self, key: tuple[int, int]) -> Canvas:
         epoch, index = key
-        image = decode(self.images.paths[index], self.pre.channels)
+        image = decode_again(self.images.paths[index], self.pre.channels)
         rngs = [view_rng(self.seed, epoch, index, number) for number in range(len(self.letters))]
         return make_canvas(image, self.letters, self.pre, self.augment, rngs, index=index)
 

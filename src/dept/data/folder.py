@@ -74,6 +74,16 @@ def decode(path: Path, channels: int = 3) -> Image.Image:
         return upright(image, channels)
 
 
+def decode_again(path: Path, channels: int = 3) -> Image.Image:
+    """`decode` for a file that was found to decode before; a DataError says that it no longer does."""
+    try:
+        return decode(path, channels)
+    except Exception as error:  # as in `decode_problem`
+        raise DataError(
+            f"{path} cannot be read ({_reason(error)}). Was it moved or changed in the meantime? Put it back."
+        ) from error
+
+
 def upright(image: Image.Image, channels: int = 3) -> Image.Image:
     """An opened image with its EXIF orientation applied, as RGB, or grey for one channel; 16 bits become 8."""
     turned = ImageOps.exif_transpose(image)
@@ -154,8 +164,12 @@ def decode_problem(path: Path) -> str | None:
     try:
         decode(path)
     except Exception as error:  # Pillow raises many types for broken files; the reason is what matters
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return _reason(error)
     return None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def images_below(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dept.data.device_views import Canvas, CanvasDataset, collate, render
-from dept.data.folder import ImageSet, decode
+from dept.data.folder import ImageSet, decode_again
 from dept.data.views import Augment, Preprocess, make_view, view_rng
+from dept.errors import DataError
 
 Key = tuple[int, int]  # (epoch, index)
 
@@ -39,7 +41,7 @@ class ViewDataset(Dataset[tuple[int, list[NDArray[np.uint8]]]]):
     def __getitem__(self, key: Key) -> tuple[int, list[NDArray[np.uint8]]]:
         epoch, index = key
         views = self.views
-        image = decode(self.images.paths[index], views.preprocess.channels)
+        image = decode_again(self.images.paths[index], views.preprocess.channels)
         made = [
             make_view(image, letter, views.preprocess, views.augment, view_rng(views.seed, epoch, index, number))
             for number, letter in enumerate(self.letters)
@@ -83,15 +85,24 @@ def batches(
     if device_views:
         dataset = CanvasDataset(images, letters, views.preprocess, views.augment, views.seed)
         canvases: DataLoader[Canvas] = DataLoader(dataset, batch_sampler=keys, num_workers=workers, collate_fn=collate)
-        for batch in canvases:
+        for batch in _plainly(canvases):
             made = render(batch, views.preprocess, device)
             yield batch.index, tuple(_standardised_(view, views.preprocess) for view in made)
         return
     loader: DataLoader[tuple[int, list[NDArray[np.uint8]]]] = DataLoader(
         ViewDataset(images, letters, views), batch_sampler=keys, num_workers=workers, collate_fn=_collate
     )
-    for index, stacks in loader:
+    for index, stacks in _plainly(loader):
         yield index, tuple(normalised(pixels.to(device), views.preprocess) for pixels in stacks)
+
+
+def _plainly(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The batches; a DataError says its sentence alone, which torch wraps in the traceback of the worker."""
+    try:
+        yield from loader
+    except DataError as error:
+        name = f"{DataError.__module__}.{DataError.__qualname__}: "
+        raise DataError(str(error).rsplit(name, 1)[-1].strip()) from error
 
 
 def _collate(rows: list[tuple[int, list[NDArray[np.uint8]]]]) -> tuple[Tensor, list[Tensor]]:

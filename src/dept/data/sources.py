@@ -27,6 +27,8 @@ class Sources:
 
     names: tuple[str, ...]
     parts: tuple[ImageSet, ...]
+    places: tuple[Path, ...] = ()
+    """folder or list file of every domain; empty unless all of them were given by path"""
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -79,7 +81,7 @@ def find_sources(source: AnySource, classes: Sequence[str] | None = None) -> Sou
         _check_labels(source.parts, classes)
         return source
     if isinstance(source, (str, Path, ImageSet)):
-        return Sources((_place(source).name,), (_found(source, classes),))
+        return Sources((_place(source).name,), (_found(source, classes),), _places([source]))
     given = list(source.values()) if isinstance(source, Mapping) else list(source)
     if not given:
         raise UsageError("No source folder was given; name at least one, with one sub-folder per class.")
@@ -87,13 +89,13 @@ def find_sources(source: AnySource, classes: Sequence[str] | None = None) -> Sou
     names = tuple(source) if isinstance(source, Mapping) else _distinct_names([_place(one) for one in given])
     parts = [_found(one, classes) for one in given]
     if len(parts) == 1:
-        return Sources(names, tuple(parts))
+        return Sources(names, tuple(parts), _places(given))
     if classes is None:
         order = _common_classes(names, parts)
         parts = [_reordered(part, order) for part in parts]
     _check_labels(parts, classes)
     _check_overlap(names, parts)
-    return Sources(names, tuple(parts))
+    return Sources(names, tuple(parts), _places(given))
 
 
 def domain_keys(sizes: Sequence[int], share: int, steps: Iterable[int], seed: int) -> Iterator[list[Key]]:
@@ -120,6 +122,11 @@ def domain_keys(sizes: Sequence[int], share: int, steps: Iterable[int], seed: in
 
 def _place(source: Source) -> Path:
     return source.root if isinstance(source, ImageSet) else Path(source)
+
+
+def _places(given: Sequence[Source]) -> tuple[Path, ...]:
+    paths = [Path(one) for one in given if not isinstance(one, ImageSet)]
+    return tuple(paths) if len(paths) == len(given) else ()
 
 
 def _found(source: Source, classes: Sequence[str] | None) -> ImageSet:

@@ -39,15 +39,20 @@ class RunFiles:
         return str(self.result.get("method") or self.protocol.get("method") or self.kind)
 
     @property
-    def inputs(self) -> dict[str, str]:
+    def inputs(self) -> dict[str, Any]:
         """Where model, images and scored images were when the run started, as far as it was told by path."""
         start = next((event for event in self.events if event.get("event") == "start"), {})
-        found: dict[str, str] = start.get("inputs") or self.config.get("inputs") or {}
+        found: dict[str, Any] = start.get("inputs") or self.config.get("inputs") or {}
         return found
 
     @property
+    def sources(self) -> list[str]:
+        """Where the labelled images of a training were, one place per domain, as far as it was told by path."""
+        return list(self.inputs.get("sources", []))
+
+    @property
     def adapter(self) -> Path | None:
-        """The adapter file, if the run has written one."""
+        """The adapter file, if the run has written one (and not the run before it, which --overwrite replaces)."""
         return self._file("adapter.safetensors")
 
     @property
@@ -56,7 +61,8 @@ class RunFiles:
         return self._file("model.safetensors")
 
     def _file(self, name: str) -> Path | None:
-        return self.folder / name if (self.folder / name).is_file() else None
+        written = bool(self.result) or self.kind == "stream"  # streams have no result, and save on the way
+        return self.folder / name if written and (self.folder / name).is_file() else None
 
 
 @dataclass(frozen=True)

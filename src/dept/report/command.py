@@ -49,6 +49,8 @@ def reproduce(run: RunFiles) -> tuple[str, list[str]]:
 
 
 def _places(run: RunFiles, notes: list[str]) -> list[str]:
+    if run.sources:
+        return [shown(place) for place in run.sources]
     names = PLACES[run.kind]
     absent = [name for name in names if name not in run.inputs]
     if absent:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dept.core.vit import Output
 from dept.data.folder import ImageSet, decodable, decode, find_images, find_labelled
 from dept.data.loader import Views, normalised
+from dept.data.sources import find_sources
 from dept.data.views import test_view
 from dept.engine import Runtime, TestPasses
 from dept.errors import DataError
@@ -23,6 +24,7 @@ from dept.files import apply_adapter, load_adapter, load_model
 from dept.models import Model
 from dept.report.collect import RunFiles
 from dept.runs import list_hash, resolve_device
+from dept.training import training_hash
 
 SAMPLE_SEED = 0
 Reader = Callable[[Tensor], Output]
@@ -76,7 +78,7 @@ class Measured:
     found: int
     """images that the sample was drawn from"""
     same_list: bool | None
-    """whether these are the images that the run adapted to (None: the run does not say)"""
+    """whether these are the images that the run adapted to, or held out (None: the run does not say)"""
     model: Model
     """after adaptation"""
     before: Readout | None
@@ -171,16 +173,44 @@ def _loaded(path: Path, *, strict: bool = True) -> Model:
 
 
 def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageSet, int, bool | None]:
-    """The sample, how many it is of, and whether they are the run's target images."""
-    found = _found(run, options, model)
-    # `ratio` and Python callers choose among a folder's images; the run tells which list it used only by its hash.
-    recorded = run.protocol.get("list_sha256")
-    used = decodable(found) if run.result.get("skipped") else found  # the hash is of the images that could be read
-    same = None if recorded is None or run.kind == "train" else recorded == list_hash(used)
+    """The sample, how many it is of, and whether they are the run's own images."""
+    same: bool | None
+    if run.kind == "train" and options.score is None and options.images is None:
+        found, same = _held_out(run, model), True
+    else:
+        found = _found(run, options, model)
+        same = _same_list(run, found)
     if 0 < options.limit < len(found):
         chosen = sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit))
         return decodable(found.take(chosen)), len(found), same
     return decodable(found), len(found), same
+
+
+def _same_list(run: RunFiles, found: ImageSet) -> bool | None:
+    # `ratio` and Python callers choose among a folder's images; the run tells which list it used only by its hash.
+    recorded = run.protocol.get("list_sha256")
+    if recorded is None or run.kind == "train":
+        return None
+    used = decodable(found) if run.result.get("skipped") else found  # the hash is of the images that could be read
+    return bool(recorded == list_hash(used))
+
+
+def _held_out(run: RunFiles, model: Model) -> ImageSet:
+    """The images that a training held out, drawn again from its sources: a model knows those it was trained on."""
+    flag = "--images, or with labels --score"
+    recorded: list[str | None] = [*run.sources] or [None]
+    places = [_place(None, place, "images", flag) for place in recorded]
+    names = run.protocol.get("domains")  # only of several sources
+    try:
+        given = dict(zip(names, places, strict=True)) if names else places[0]
+        sources = find_sources(given, model.classes)
+        sources = sources.decodable() if run.result.get("skipped") else sources
+        training, held_out = sources.split(run.protocol["config"]["held_out"], seed=run.protocol["seed"])
+    except DataError as error:
+        raise Missing(str(error)) from error
+    if training_hash(training) != run.protocol["list_sha256"]:
+        raise Missing(f"The source images are not those of the run any more: the files differ. Name some with {flag}.")
+    return held_out.union
 
 
 def _found(run: RunFiles, options: ReportOptions, model: Model) -> ImageSet:

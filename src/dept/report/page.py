@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dept._version import __version__
 from dept.errors import DataError, missing_extra
-from dept.files import write_atomic
+from dept.files import check_output, write_atomic
 from dept.report.blocks import Page
 from dept.report.measure import ReportOptions
 
@@ -22,8 +22,9 @@ def write_report(
         out: the file to write; report.html in the folder by default.
     """
     _require_jinja()  # before anything that takes time
-    page = make_page(Path(folder), options or ReportOptions())
     file = Path(out) if out is not None else Path(folder) / "report.html"
+    check_output(file, keep=lambda there: there.suffix.lower() not in (".html", ".htm"))
+    page = make_page(Path(folder), options or ReportOptions())
     write_atomic(file, render(page).encode())
     return file, page
 

@@ -115,6 +115,8 @@ def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]
         count = len(measured.images)
         if count < measured.found:
             said.append(f"Measured on {count:,} of {measured.found:,} images, a sample drawn with a fixed seed.")
+        if measured.same_list and run.kind == "train":
+            said.append("Measured on the source images that were held out of the training.")
         if measured.same_list is False and run.kind in ("adapt", "uda"):
             said.append("These are not exactly the images that the run adapted to: the list of files differs.")
         said += _disagreement(run, measured)
