@@ -228,6 +228,7 @@ def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path
     assert main([*command, "--device", "cpu", "--batch", "4"]) == 0
     seeing = make_page(out, PCA)
     assert titles(seeing)["confidence"] and "of 10 predictions changed" in seeing.verdict
+    assert "confidence over 10 images" in seeing.sections[0].figures[0].svg
     words = shlex.split(seeing.command)
     assert words[:2] == ["dept", "stream"] and words[words.index("--out") :] == [
         *("--out", "RUN", "--method", "tent", "--device", "cpu", "--batch", "4")

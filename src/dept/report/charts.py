@@ -136,15 +136,15 @@ def _room(values: Sequence[float]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def term_chart(name: str, steps: Sequence[int], values: Sequence[float]) -> str:
-    """One loss term over the steps: every value thin, the running mean bold."""
+def term_chart(name: str, steps: Sequence[int], values: Sequence[float], *, unit: str = "step") -> str:
+    """One loss term over the steps (or what else `unit` says): every value thin, the running mean bold."""
     frame = Frame((steps[0], max(steps[-1], steps[0] + 1)), _room(values), height=150)
     mean = smooth(values, max(1, len(values) // 30))
     stride = max(1, len(steps) // 400)  # more points than pixels only make the file large
     raw = path(frame, steps[::stride], values[::stride], "faint")
     main = path(frame, steps[::stride], mean[::stride], "after")
-    label = f"{name} over {len(steps)} steps: {number(mean[0])} at first, {number(mean[-1])} at last"
-    return svg(frame.width, frame.height, label, axes(frame, x_name="step"), raw, main, _hover(frame, steps, values))
+    label = f"{name} over {len(steps)} {unit}s: {number(mean[0])} at first, {number(mean[-1])} at last"
+    return svg(frame.width, frame.height, label, axes(frame, x_name=unit), raw, main, _hover(frame, steps, values))
 
 
 def _hover(frame: Frame, xs: Sequence[float], ys: Sequence[float]) -> str:

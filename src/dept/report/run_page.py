@@ -117,7 +117,7 @@ def _stream(run: RunFiles) -> Section:
     values = [float(row["confidence"]) for row in good]
     broken = len(run.predictions) - len(good)
     lead = f"{len(good):,} images answered in order of arrival" + (f", {broken} did not decode." if broken else ".")
-    chart = charts.term_chart("confidence", range(len(values)), values)
+    chart = charts.term_chart("confidence", range(len(values)), values, unit="image")
     figure = Figure(chart, "Confidence", "Of every answer when it was given; the bold line is a running mean.")
     return Section("curves", "Over the stream", lead, (figure,))
 
