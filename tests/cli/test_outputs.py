@@ -143,4 +143,4 @@ def test_fresh_prompts_that_cannot_be(source_images: Path, tmp_path: Path, capsy
     base = runs("adapt", plain, source_images)
     for count in (0, -4):
         said = refused(capsys, *base, "--out", tmp_path / "run", "--prompts", count)
-        assert f"at least 1, found 4 and {count}" in said
+        assert f"at least 1 for a method that tunes prompts, found 4 and {count}" in said
