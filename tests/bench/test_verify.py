@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dept.bench.runner import Cell
+from dept.bench.runner import Cell, read_cell
 from dept.bench.verify import cheapest, judged, verify, with_key
 from dept.cli import bench_verify
 from dept.errors import DataError, UsageError
@@ -66,6 +66,15 @@ def test_another_protocol_does_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
     check = judged(entry, fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
     assert check.failed and "images 5 instead of 1000" in check.reason and "new_field" not in check.reason
+
+
+def test_what_was_verified_is_committed() -> None:
+    results = Path("benchmarks/results")
+    checks = json.loads((results / "verify.json").read_text())
+    assert checks
+    for check in checks:
+        entry = read_cell(results / check["suite"] / check["key"] / "result.json")
+        assert check["verdict"] == "bit-equal" and Cell(**entry["cell"]).title == check["title"]
 
 
 def test_command_says_why_it_does_not_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
