@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stored import small_suite, stored, training
 
 from dept.bench.figures import Point, draw, ratio_curves, step_curves
 from dept.bench.suite import Row
 from dept.errors import UsageError
+from stored import small_suite, stored, training
 
 SHARES = (0.05, 1.0)
 RATIOS = small_suite(

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stored import small_suite, stored
 
 from dept.bench.compare import compare, find_result
 from dept.bench.protocol import MISSING, check_preprocess, differences, flat
 from dept.cli import bench_diff
 from dept.data.views import Preprocess
 from dept.errors import DataError, UsageError
+from stored import small_suite, stored
 
 VIT = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
