@@ -462,7 +462,9 @@ def test_describe_without_scores() -> None:
         "label_free": free, "adapter_bytes": 2048,
     }  # fmt: skip
     text = describe(result, Path("runs/x"))
-    assert "1,234 parameters" in text and "(2 KiB)" in text and "Accuracy" not in text and "Beware" not in text
+    assert "1,234 parameters tuned (5,678 with heads that only training needs)." in text
+    assert "1,234 parameters tuned." in describe(result | {"tunable_total": 1234}, Path("runs/x"))
+    assert "(2 KiB)" in text and "Accuracy" not in text and "Beware" not in text
     one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
     text = describe(result | {"label_free": one_class}, Path("runs/x"))
     assert "Beware: the predictions gathered in 1.0 effective classes, 2.0 before" in text

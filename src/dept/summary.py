@@ -13,10 +13,7 @@ GATHERED = 0.9
 def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     """A finished adaptation in a few lines, ending with the next useful commands."""
     free = result["label_free"]
-    lines = [
-        f"{result['method']}: adapted to {result['images']} images, {result['tunable_model']:,} parameters tuned "
-        f"({result['tunable_total']:,} with projection heads)."
-    ]
+    lines = [f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}."]
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
         lines.append(_domains(result["domains"]))
@@ -66,6 +63,13 @@ def skips(result: dict[str, Any]) -> list[str]:
         for kind, count in counts.items()
         if count
     ]
+
+
+def _tuned(result: dict[str, Any]) -> str:
+    """How many numbers the adapter holds, and how many moved if that was more (projection or auxiliary heads)."""
+    kept, total = result["tunable_model"], result["tunable_total"]
+    more = f" ({total:,} with heads that only training needs)" if total > kept else ""
+    return f"{kept:,} parameters tuned{more}"
 
 
 def _domains(record: dict[str, Any]) -> str:

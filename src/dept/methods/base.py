@@ -270,7 +270,7 @@ class Method:
         return Adapter.of(self.model, self.adapter_names + self.statistics)
 
     def counts(self) -> dict[str, int]:
-        """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with projection heads."""
+        """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with training's own heads."""
         return {
             "tunable_model": count(self.model, self.adapter_names),
             "tunable_total": count(self.model, self.trained_names),

@@ -26,18 +26,17 @@ def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     """The sentence and its tone."""
     if run.kind == "train":
         return _trained(run)
-    found = measured_gain(measured)
+    found, free = measured_gain(measured), free_numbers(run, measured)
     if found is not None:
-        return _paired(found)
+        return _paired(found, free)
     if "before" in run.result:
         return _recorded(run.result)
-    free = free_numbers(run, measured)
     if free is not None:
         return _unlabelled(free, _count(run, measured))
     return _unfinished(run)
 
 
-def _paired(found: Gain) -> tuple[str, Tone]:
+def _paired(found: Gain, free: dict[str, Any] | None) -> tuple[str, Tone]:
     interval = f"paired 95 % interval {signed(100 * found.low, 1)} to {signed(100 * found.high, 1)}"
     numbers = (
         f"from {100 * found.before:.1f} % to {100 * found.after:.1f} % on {found.count:,} labelled images: "
@@ -47,7 +46,7 @@ def _paired(found: Gain) -> tuple[str, Tone]:
         return f"Adaptation helped. Accuracy rose {numbers}", "good"
     if found.high < 0:
         return f"Adaptation hurt. Accuracy fell {numbers}", "bad"
-    return f"No clear effect. Accuracy went {numbers}", "unsure"
+    return _warned(f"No clear effect. Accuracy went {numbers}", free)
 
 
 def _recorded(result: dict[str, Any]) -> tuple[str, Tone]:
@@ -69,7 +68,12 @@ def _unlabelled(free: dict[str, Any], count: int) -> tuple[str, Tone]:
         f"predictions changed; mean confidence went from {100 * before['confidence']:.1f} % to "
         f"{100 * after['confidence']:.1f} %, mean entropy from {before['entropy']:.2f} to {after['entropy']:.2f} nats."
     )
-    warning = beware(free)
+    return _warned(sentence, free)
+
+
+def _warned(sentence: str, free: dict[str, Any] | None) -> tuple[str, Tone]:
+    """Labels do not decide: what speaks without them is the sign of a collapse."""
+    warning = beware(free) if free else ""
     return (f"{sentence} {warning}", "bad") if warning else (sentence, "unsure")
 
 

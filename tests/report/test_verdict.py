@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from dept.data.folder import ImageSet
+from dept.report.collect import RunFiles
+from dept.report.measure import Measured, Readout
+from dept.report.verdict import verdict
+
+RUN = cast(RunFiles, SimpleNamespace(kind="adapt", result={}))
+RIGHT = [0, 1, 2] * 4
+
+
+def measured(before: list[int], after: list[int]) -> Measured:
+    """Twelve images of three classes, four each, and what they were called before and after."""
+    images = ImageSet(Path(), tuple(Path(f"{n}.png") for n in range(12)), tuple(RIGHT), ("a", "b", "c"))
+
+    def called(predicted: list[int]) -> Readout:
+        return Readout(torch.eye(3)[predicted], torch.zeros(12, 4))
+
+    model: Any = SimpleNamespace(classes=("a", "b", "c"))
+    return Measured(images, 12, True, model, called(before), called(after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "begins", "tone", "warns"),
+    [
+        ([(n + 1) % 3 for n in RIGHT], RIGHT, "Adaptation helped.", "good", False),
+        (RIGHT, [(n + 1) % 3 for n in RIGHT], "Adaptation hurt.", "bad", False),
+        (RIGHT, [1, *RIGHT[1:]], "No clear effect.", "unsure", False),
+        # Eight are wrong and become one class: four of twelve are right before and after.
+        ([0] * 4 + [1] * 4 + [2] * 4, [0] * 12, "No clear effect.", "bad", True),
+    ],
+)
+def test_labels_decide_and_where_they_do_not_a_collapse_is_told(
+    before: list[int], after: list[int], begins: str, tone: str, warns: bool
+) -> None:
+    sentence, found = verdict(RUN, measured(before, after))
+    assert sentence.startswith(begins) and found == tone
+    assert ("Beware: the predictions gathered in 1.0 effective classes, 3.0 before" in sentence) == warns
