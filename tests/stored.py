@@ -49,7 +49,7 @@ def stored(
     **changes: Any,
 ) -> dict[str, Any]:
     """A result of a row; `changes` go into its protocol."""
-    row = next(row for row in suite.rows if row.label == label)
+    row = suite.row(label)
     source = suite.sources[row.source]
     protocol = {
         "arch": source.arch, "stages": source.stages, "prompts": source.prompts, "preprocess": PREPROCESS,

@@ -87,7 +87,7 @@ def executor(data: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def cell(executor: Executor, label: str, seed: int = 0) -> Cell:
-    row = next(row for row in SUITE.rows if row.label == label)
+    row = SUITE.row(label)
     return SUITE.cell(row, SUITE.shifts[0], seed, executor.weights_id)
 
 

@@ -103,6 +103,10 @@ class Suite:
     paper: str = ""
     """table of the paper's numbers"""
 
+    def row(self, label: str) -> Row:
+        """The row with this label."""
+        return next(row for row in self.rows if row.label == label)
+
     def lend(self, *names: str) -> dict[str, Source]:
         """Source models of this suite (all unless named) for another one."""
         return {name: replace(self.sources[name], home=self.name) for name in names or self.sources}

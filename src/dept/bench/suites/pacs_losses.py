@@ -17,7 +17,7 @@ SUITE = Suite(
     rows=(
         Row("0: source model with prompts", "source", "G", config=RUN),
         *(Row(f"{n}: {terms}", "dept", "G", tag=f"-{n}", config=RUN | TOGETHER | off) for n, terms, off in FEWER),
-        Row(f"{ALL[0]}: {ALL[1]}", "dept", "G", config=RUN | TOGETHER, home="pacs-mini"),
+        Row(f"{ALL[0]}: {ALL[1]}", "dept", "G", tag="-together", config=RUN | TOGETHER, home="pacs-mini"),
     ),
     most=1000,
 )
