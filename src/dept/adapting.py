@@ -20,6 +20,7 @@ from dept.data.loader import Views
 from dept.data.subsets import fraction
 from dept.data.views import Augment
 from dept.engine import Runtime, TestPasses, collect, offline, planned_steps
+from dept.environment import environment
 from dept.errors import UsageError
 from dept.files import adapter_meta, load_model, rest_hash, save_adapter
 from dept.methods.base import BaseConfig, Method
@@ -31,7 +32,6 @@ from dept.runs import (
     Listener,
     RunFolder,
     check_seed,
-    environment,
     kept,
     places,
     protocol,

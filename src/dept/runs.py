@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 import signal
 import threading
 import time
@@ -16,14 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor
 
-from dept._version import __version__
 from dept.data.folder import ImageSet
 from dept.data.views import Augment
-from dept.engine import Event, Runtime
+from dept.engine import Event
 from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.files import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import BaseConfig, Method
@@ -303,18 +300,6 @@ def list_hash(images: ImageSet) -> str:
 def skipped_files(*sets: ImageSet) -> list[list[str]]:
     """Files that do not decode, each with the reason, as results record them."""
     return [[str(path), reason] for images in sets for path, reason in images.skipped]
-
-
-def environment(runtime: Runtime) -> dict[str, Any]:
-    """Versions and device: what may change the last digits."""
-    return {
-        "dept": __version__,
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "python": platform.python_version(),
-        "device": runtime.device,
-        "threads": torch.get_num_threads(),
-    }
 
 
 def check_seed(seed: int) -> None:

@@ -17,6 +17,7 @@ from dept.data.loader import Key, Views
 from dept.data.sources import AnySource, Sources, domain_keys, find_sources
 from dept.data.views import Augment
 from dept.engine import Event, Runtime, offline, planned_steps, steps_per_epoch
+from dept.environment import environment
 from dept.errors import DataError, UsageError
 from dept.files import save_model
 from dept.inference import class_probabilities
@@ -27,7 +28,6 @@ from dept.runs import (
     Listener,
     RunFolder,
     check_seed,
-    environment,
     kept,
     list_hash,
     protocol,

@@ -18,6 +18,7 @@ from dept.data.folder import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Key, Views, batches, shuffled_keys
 from dept.data.views import Augment
 from dept.engine import Event, Runtime, TestPasses, collect, training_noise
+from dept.environment import environment
 from dept.errors import DataError
 from dept.files import load_model, save_model
 from dept.methods.base import Progress
@@ -27,7 +28,6 @@ from dept.runs import (
     Listener,
     RunFolder,
     check_seed,
-    environment,
     kept,
     list_hash,
     places,

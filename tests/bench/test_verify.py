@@ -62,6 +62,15 @@ def test_elsewhere_a_point_is_allowed() -> None:
     assert judged(entry, near).verdict == "within tolerance"
 
 
+@pytest.mark.parametrize("old", [{}, {"processor": "another"}])
+def test_another_processor_is_elsewhere_and_so_is_one_that_is_not_known(old: dict[str, Any]) -> None:
+    entry = stored(SUITE, "DePT-G", 0.7, environment=old)
+    again = {"environment": entry["result"]["environment"] | {"processor": "mine"}, "predictions": {"after": [0, 0]}}
+    near = fresh(entry, **again, protocol=entry["result"]["protocol"] | {"backbone_sha256": "0" * 64})
+    check = judged(entry, near)
+    assert check.verdict == "within tolerance" and "processor mine" in check.reason
+
+
 def test_another_protocol_does_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
     check = judged(entry, fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))

@@ -24,13 +24,14 @@ from dept.data.streams import Scenario, domain_by_domain, mixed
 from dept.data.subsets import sample
 from dept.engine import Runtime, TestPasses, collect
 from dept.ensemble import mean_probabilities
+from dept.environment import environment
 from dept.errors import DataError
 from dept.files import file_sha256, load_model, save_model
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.models import Model, create_model, fingerprint
 from dept.report.collect import read_run, score_curves
-from dept.runs import environment, list_hash, protocol, resolve_device
+from dept.runs import list_hash, protocol, resolve_device
 from dept.stats import compute_stats, load_stats, save_stats
 from dept.streaming import run_scenario
 from dept.training import SourceTraining, train

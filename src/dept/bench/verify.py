@@ -1,7 +1,7 @@
 """Does a committed result reproduce? A small cell of a suite is rebuilt from its stored JSON and run again.
 
-Equal versions, device and threads must give equal predictions, bit for bit. Where one of these differs, rounding does,
-and the accuracy may be off by at most one point.
+Equal versions, device, processor and threads must give equal predictions, bit for bit. Where one of these differs,
+rounding does, and the accuracy may be off by at most one point.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dept.bench.suite import TRAINING
 from dept.errors import UsageError
 
 TOLERANCE = 1.0
-"""points of accuracy, where versions, device or threads differ"""
+"""points of accuracy, where versions, device, processor or threads differ"""
 
 Verdict = Literal["bit-equal", "within tolerance", "differs", "not checked"]
 

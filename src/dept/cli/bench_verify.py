@@ -24,8 +24,8 @@ from dept.errors import DataError, DeptError, UsageError
 _DESCRIPTION = f"""Run a committed cell of each suite again and compare.
 
 Of every suite the quickest cell is taken, by its stored time and that of its source training. In the environment of the
-stored result every prediction must be equal; where versions, device or threads differ, the accuracy may be off by
-{TOLERANCE:g} point. Suites without committed results, or whose data or weights are not given, are not checked."""
+stored result every prediction must be equal; where versions, device, processor or threads differ, the accuracy may be
+off by {TOLERANCE:g} point. Suites without committed results, or without data or weights here, are not checked."""
 
 
 @dataclass(frozen=True)
