@@ -3,7 +3,8 @@
 Tunes prompts and head over a frozen ViT with pseudo-labels voted by a memory bank, a DINO loss on CLS, a
 consistency loss and a diversity term on the aggregated prompts of each stage.
 Cost: four forwards and one backward per batch. Fails when: the source model is right on too few images for a
-vote to help, or the target's class balance is far from even (lower `w_class` then).
+vote to help, or the target's class balance is far from even (lower `w_class` then). It is slow: the paper makes about
+6,000 steps, so for few images ask for steps (`max_iters`), not epochs.
 """
 
 from __future__ import annotations
