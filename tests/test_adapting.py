@@ -356,6 +356,17 @@ def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path
     assert run.model.backbone is plain.backbone
 
 
+def test_few_steps_by_default_are_noted_and_a_chosen_length_is_not(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    noted = adapt(source_run.file, target_images, out=tmp_path / "a", batch=16, device="cpu", **PROJECTION)
+    sentence = "15 epochs of 10 images are 15 steps, few for dept: it may get further with --max-iters 1200."
+    assert noted.result["notes"] == [sentence] and f"Note: {sentence}" in str(noted)
+    chosen = adapt(source_run.file, target_images, out=tmp_path / "b", **BRIEF, **PROJECTION)
+    other = adapt(source_run.file, target_images, out=tmp_path / "c", method="tent", device="cpu")
+    assert chosen.result["notes"] == other.result["notes"] == []
+
+
 def test_the_gain_is_over_the_model_that_was_given(target_labelled: Path, tmp_path: Path) -> None:
     """Fresh prompts are noise: measured against the model with them, the gain would flatter."""
     plain = tiny_model(stages=0)

@@ -148,11 +148,24 @@ def adapt(
     source, notes = promptable(given, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
     folder = RunFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
-    config = kind.scaled(config, options.ratio)
+    chosen, config = config, kind.scaled(config, options.ratio)
+    if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
+        notes += few_steps(kind, config, len(target))
     strength = augmentation or source.card.augment
     inputs = places(model=model, images=images, score=score_on)
     job = _Job(given, source, target, scored, kind, config, options, runtime, folder, strength, domains, inputs)
     return job.run(notes)
+
+
+def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
+    """A note if few images make so few steps that the method would probably get further with more."""
+    steps = planned_steps(config, images)
+    if steps >= kind.enough_steps:
+        return []
+    return [
+        f"{config.epochs} epochs of {images} images are {steps} steps, few for {kind.name}: it may get further with "
+        f"--max-iters {kind.enough_steps}."
+    ]
 
 
 FRESH_PROMPTS = (

@@ -106,6 +106,7 @@ class Method:
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
     reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
+    enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
 
     def __init__(
