@@ -10,14 +10,16 @@ import pytest
 import torch
 
 import dept.adapting as adapting
-from dept.adapting import AdaptOptions, AdaptRun, adapt, describe, label_free, make_config
+from dept.adapting import AdaptOptions, AdaptRun, adapt, describe
 from dept.data.folder import ImageSet, find_images, find_labelled
 from dept.errors import DataError, Interrupted, UsageError
 from dept.files import load, load_adapter, load_model, read_meta, read_tensors
 from dept.inference import evaluate
 from dept.methods.dept import DePT
 from dept.methods.tent import Tent
+from dept.metrics import label_free
 from dept.models import fingerprint
+from dept.preparation import make_config
 from dept.report.collect import read_run
 from dept.stats import save_stats
 from dept.training import TrainRun

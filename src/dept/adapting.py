@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,19 @@ from torch import Tensor
 
 from dept import methods
 from dept.core.adapter import Adapter, pick
-from dept.core.losses import entropy
-from dept.core.vit import can_be_prompted
 from dept.data.folder import ImageSet, decodable, find_images, find_labelled, labelled_as
 from dept.data.loader import Views
 from dept.data.subsets import fraction
 from dept.data.views import Augment
 from dept.engine import Runtime, TestPasses, collect, offline, planned_steps
 from dept.environment import environment
-from dept.errors import UsageError
 from dept.files import adapter_meta, load_model, rest_hash, save_adapter
 from dept.methods.base import BaseConfig, Method
 from dept.methods.source import Source
-from dept.metrics import score
+from dept.metrics import label_free, score
 from dept.models import Model, fingerprint
 from dept.multisource import weigh_domains
+from dept.preparation import few_steps, make_config, promptable
 from dept.runs import (
     Listener,
     RunFolder,
@@ -155,55 +152,6 @@ def adapt(
     inputs = places(model=model, images=images, score=score_on)
     job = _Job(given, source, target, scored, kind, config, options, runtime, folder, strength, domains, inputs)
     return job.run(notes)
-
-
-def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
-    """A note if few images make so few steps that the method would probably get further with more."""
-    steps = planned_steps(config, images)
-    if steps >= kind.enough_steps:
-        return []
-    return [
-        f"{config.epochs} epochs of {images} images are {steps} steps, few for {kind.name}: it may get further with "
-        f"--max-iters {kind.enough_steps}."
-    ]
-
-
-FRESH_PROMPTS = (
-    "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
-    "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
-)
-
-
-def adapt_command(model: Model, file: Path) -> str:
-    """The command that adapts this model to new images; DePT is the default, where prompts can enter."""
-    method = "" if can_be_prompted(model.backbone) else " --method tent"
-    return f"dept adapt {shlex.quote(str(file))} NEW_IMAGES --out runs/site{method}"
-
-
-def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
-    """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
-    if model.stages or not kind.needs_prompts:
-        return model, []
-    if not can_be_prompted(model.backbone):
-        raise UsageError(
-            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT; this model is a "
-            f"{type(model.backbone).__name__} ({model.card.arch}). Methods without prompts take any model: try "
-            "--method tent or --method shot."
-        )
-    note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
-    return model.with_prompts(stages, prompts, seed=seed), [note]
-
-
-def make_config(
-    kind: type[Method], config: BaseConfig | None, preset: str | None, settings: dict[str, Any]
-) -> BaseConfig:
-    """The config to run with: given, or of the preset, with single fields overridden."""
-    base = config or (kind.preset(preset) if preset else kind.Config())
-    unknown = [name for name in settings if name not in base.__dataclass_fields__]
-    if unknown:
-        known = ", ".join(sorted(base.__dataclass_fields__))
-        raise UsageError(f"Method {kind.name!r} has no setting {unknown[0]!r}. Its settings: {known}.")
-    return replace(base, **settings)
 
 
 def _images(
@@ -351,22 +299,3 @@ class _Job:
         folder.log("end")
         source = shown(self.inputs["model"]) if "model" in self.inputs else AdaptRun.source
         return AdaptRun(folder.path, path, result, self.model, before, after, source, self.scored)
-
-
-def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
-    """What can be said without labels: how much changed, how confident, how the predicted classes are spread."""
-    old, new = before.argmax(dim=1), after.argmax(dim=1)
-
-    def summary(probabilities: Tensor, predicted: Tensor) -> dict[str, Any]:
-        histogram = torch.bincount(predicted, minlength=len(classes)).double() / len(predicted)
-        return {
-            "confidence": float(probabilities.max(dim=1).values.mean()),
-            "entropy": float(entropy(probabilities.clamp_min(1e-12).log()).mean()),
-            "effective_classes": float(torch.special.entr(histogram).sum().exp()),
-        }
-
-    return {
-        "changed": float((old != new).double().mean()),
-        "before": summary(before, old),
-        "after": summary(after, new),
-    }

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dept.core.losses import entropy
+
 
 def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     """top1, mean_per_class, per_class, nll, ece and the 95 % Wilson interval of top1.
@@ -99,3 +101,22 @@ def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generato
     draws = rng.multinomial(len(values), counts / len(values), size=resamples)
     means: np.ndarray = draws @ distinct / len(values)
     return means
+
+
+def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
+    """What can be said without labels: how much changed, how confident, how the predicted classes are spread."""
+    old, new = before.argmax(dim=1), after.argmax(dim=1)
+
+    def summary(probabilities: Tensor, predicted: Tensor) -> dict[str, Any]:
+        histogram = torch.bincount(predicted, minlength=len(classes)).double() / len(predicted)
+        return {
+            "confidence": float(probabilities.max(dim=1).values.mean()),
+            "entropy": float(entropy(probabilities.clamp_min(1e-12).log()).mean()),
+            "effective_classes": float(torch.special.entr(histogram).sum().exp()),
+        }
+
+    return {
+        "changed": float((old != new).double().mean()),
+        "before": summary(before, old),
+        "after": summary(after, new),
+    }

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 
 from dept import methods
-from dept.adapting import make_config, promptable
 from dept.data.folder import decode, upright
 from dept.data.loader import Views, normalised, stacked
 from dept.data.streams import Scenario
@@ -22,6 +21,7 @@ from dept.engine import Event, Runtime, online
 from dept.files import load_model
 from dept.methods.base import BaseConfig, Batch, Method, Progress
 from dept.models import Model
+from dept.preparation import make_config, promptable
 from dept.runs import check_seed, resolve_device
 from dept.stats import load_stats
 

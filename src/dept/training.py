@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from dept.adapting import adapt_command, make_config
 from dept.core.adapter import Adapter
 from dept.data.folder import ImageSet
 from dept.data.loader import Key, Views
@@ -24,6 +23,7 @@ from dept.inference import class_probabilities
 from dept.methods.base import part, prefixed
 from dept.models import Model, fingerprint, with_history
 from dept.multisource import MultiSourceTraining, own_prompts, read_as, settle
+from dept.preparation import adapt_command, make_config
 from dept.runs import (
     Listener,
     RunFolder,

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dept import uda
-from dept.adapting import label_free, make_config
 from dept.data.folder import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Key, Views, batches, shuffled_keys
 from dept.data.views import Augment
@@ -22,8 +21,9 @@ from dept.environment import environment
 from dept.errors import DataError
 from dept.files import load_model, save_model
 from dept.methods.base import Progress
-from dept.metrics import score
+from dept.metrics import label_free, score
 from dept.models import Model, fingerprint, with_history
+from dept.preparation import make_config
 from dept.runs import (
     Listener,
     RunFolder,

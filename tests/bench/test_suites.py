@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dept import methods, uda
-from dept.adapting import make_config
 from dept.bench import suites
 from dept.bench.estimate import forward, gpu_hours, image_count
 from dept.bench.found import key_of, stored_cells, trainings
@@ -16,6 +15,7 @@ from dept.bench.rates import at_rate, best, published
 from dept.bench.suite import Row, Source
 from dept.data import benchmarks
 from dept.methods.full import Full
+from dept.preparation import make_config
 from dept.training import SourceTraining
 
 NAMES = suites.available()

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dept import methods, uda
-from dept.adapting import make_config
 from dept.bench.flops import Shape, plain_forward, prompted_forward
 from dept.bench.suite import Row, Source, Suite
 from dept.data import benchmarks
 from dept.methods.base import BaseConfig
+from dept.preparation import make_config
 from dept.training import SourceTraining
 from dept.uda.base import UDAConfig
 

@@ -12,7 +12,7 @@ from filelock import BaseFileLock, FileLock
 from torch import Tensor
 
 from dept import methods, uda
-from dept.adapting import AdaptOptions, AdaptRun, adapt, label_free, make_config, promptable
+from dept.adapting import AdaptOptions, AdaptRun, adapt
 from dept.bench.domains import Domains
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
@@ -29,7 +29,9 @@ from dept.errors import DataError
 from dept.files import file_sha256, load_model, save_model
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
+from dept.metrics import label_free
 from dept.models import Model, create_model, fingerprint
+from dept.preparation import make_config, promptable
 from dept.report.collect import read_run, score_curves
 from dept.runs import list_hash, protocol, resolve_device
 from dept.stats import compute_stats, load_stats, save_stats

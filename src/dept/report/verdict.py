@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dept.adapting import label_free
+from dept.metrics import label_free
 from dept.report.blocks import Tile, Tone
 from dept.report.charts import signed
 from dept.report.collect import RunFiles, progress

@@ -1,0 +1,62 @@
+"""What comes before a run: its config, a model that the method can take, and what the user should know of both."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dept.core.vit import can_be_prompted
+from dept.engine import planned_steps
+from dept.errors import UsageError
+from dept.methods.base import BaseConfig, Method
+from dept.models import Model
+
+FRESH_PROMPTS = (
+    "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
+    "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
+)
+
+
+def make_config(
+    kind: type[Method], config: BaseConfig | None, preset: str | None, settings: dict[str, Any]
+) -> BaseConfig:
+    """The config to run with: given, or of the preset, with single fields overridden."""
+    base = config or (kind.preset(preset) if preset else kind.Config())
+    unknown = [name for name in settings if name not in base.__dataclass_fields__]
+    if unknown:
+        known = ", ".join(sorted(base.__dataclass_fields__))
+        raise UsageError(f"Method {kind.name!r} has no setting {unknown[0]!r}. Its settings: {known}.")
+    return replace(base, **settings)
+
+
+def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
+    """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
+    if model.stages or not kind.needs_prompts:
+        return model, []
+    if not can_be_prompted(model.backbone):
+        raise UsageError(
+            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT; this model is a "
+            f"{type(model.backbone).__name__} ({model.card.arch}). Methods without prompts take any model: try "
+            "--method tent or --method shot."
+        )
+    note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
+    return model.with_prompts(stages, prompts, seed=seed), [note]
+
+
+def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
+    """A note if few images make so few steps that the method would probably get further with more."""
+    steps = planned_steps(config, images)
+    if steps >= kind.enough_steps:
+        return []
+    return [
+        f"{config.epochs} epochs of {images} images are {steps} steps, few for {kind.name}: it may get further with "
+        f"--max-iters {kind.enough_steps}."
+    ]
+
+
+def adapt_command(model: Model, file: Path) -> str:
+    """The command that adapts this model to new images; DePT is the default, where prompts can enter."""
+    method = "" if can_be_prompted(model.backbone) else " --method tent"
+    return f"dept adapt {shlex.quote(str(file))} NEW_IMAGES --out runs/site{method}"
