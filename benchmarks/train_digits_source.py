@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
+from dept.bench.suites.digits import EMBEDDED, STAGES
 from dept.cli.show import ProgressBar
-from dept.demo import EMBEDDED, STAGES, train_source
+from dept.demo import train_source
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dept.summary import beware
+from dept.runs.words import beware
 
 RESULTS = Path(__file__).parent / "results"
 SIGNS = ("more effective classes", "fewer effective classes", "warned", "not warned")

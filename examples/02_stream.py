@@ -5,7 +5,7 @@ find camera/ -name '*.jpg' | python examples/02_stream.py runs/source/model.safe
 
 import sys
 
-from dept.streaming import open_stream
+from dept.runs.stream import open_stream
 
 stream = open_stream(sys.argv[1], method="tent", batch=16)
 for line in sys.stdin:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dept.data.folder import find_labelled
-from dept.engine import Runtime
-from dept.files import load_model
-from dept.models import Model
-from dept.stats import compute_stats, save_stats
-from dept.training import TrainRun, train
+from dept.data.images import find_labelled
+from dept.data.loader import Runtime
+from dept.models.files import load_model
+from dept.models.model import Model
+from dept.models.stats import compute_stats, save_stats
+from dept.runs.train import TrainRun, train
 from support import PROJECTION, spread_predictions, tiny_model, write_labelled, write_unlabelled
 
 torch.set_num_threads(1)

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from dept.methods.base import BaseConfig, Batch, Method
-from dept.models import Model, create_model
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Method
+from dept.models.model import Model, create_model
 
 CLASSES = ("blue", "green", "red")
 ARCH = "vit_tiny_patch16_224"

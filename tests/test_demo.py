@@ -92,7 +92,7 @@ def test_other_variants_are_trained_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     def fake(out: Path, *, variant: str, seed: int, **_: object) -> Path:
         trained.append(variant)
-        from dept.files import save_model
+        from dept.models.files import save_model
 
         model = demo.source_model(variant, seed=seed)
         return save_model(model, Path(out) / "model.safetensors")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dept.ensemble import evaluate_ensemble, mean_probabilities
-from dept.inference import evaluate
+from dept.inference import evaluate, evaluate_ensemble, mean_probabilities
 from support import scramble, tiny_model
 
 

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 import dept
-from dept.data.folder import decode, find_images, find_labelled
-from dept.data.loader import Views, batches, ordered_keys
-from dept.engine import Runtime
+from dept.data.images import decode, find_images, find_labelled
+from dept.data.loader import Runtime, Views, batches, ordered_keys
 from dept.errors import UsageError
-from dept.inference import as_row, class_probabilities, evaluate, predict
-from dept.models import Model
-from dept.streaming import stream
+from dept.inference import as_row, evaluate, predict
+from dept.models.model import Model
+from dept.runs.loops import class_probabilities
+from dept.runs.stream import stream
 
 
 def test_the_public_names_exist() -> None:

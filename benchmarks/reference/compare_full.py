@@ -13,7 +13,7 @@ import torch
 
 from dept.bench.cost import Column, Stepper, interleaved
 from dept.core.losses import entropy
-from dept.models import create_model
+from dept.models.model import create_model
 
 
 def main() -> None:

@@ -14,9 +14,10 @@ from straightforward import StraightforwardDePT
 
 from dept.bench.cost import interleaved, peak_bytes
 from dept.core.bank import MemoryBank
-from dept.methods.base import Batch, Progress
+from dept.data.loader import Batch
+from dept.methods.base import Progress
 from dept.methods.dept import DePT
-from dept.models import create_model
+from dept.models.model import create_model
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dept.methods.dept import DePT
-from dept.models import Model
+from dept.models.model import Model
 
 
 class Network(nn.Module):

@@ -16,27 +16,27 @@ from dept._version import __version__
 
 if TYPE_CHECKING:
     from dept import methods
-    from dept.adapting import AdaptOptions, adapt
     from dept.core.adapter import Adapter
-    from dept.files import load
     from dept.inference import evaluate, predict
-    from dept.models import Model, create_model
-    from dept.streaming import stream
-    from dept.training import TrainOptions, train
+    from dept.models.files import load
+    from dept.models.model import Model, create_model
+    from dept.runs.adapt import AdaptOptions, adapt
+    from dept.runs.stream import stream
+    from dept.runs.train import TrainOptions, train
 
 _HOMES = {
-    "AdaptOptions": "dept.adapting",
+    "AdaptOptions": "dept.runs.adapt",
     "Adapter": "dept.core.adapter",
-    "Model": "dept.models",
-    "TrainOptions": "dept.training",
-    "adapt": "dept.adapting",
-    "create_model": "dept.models",
+    "Model": "dept.models.model",
+    "TrainOptions": "dept.runs.train",
+    "adapt": "dept.runs.adapt",
+    "create_model": "dept.models.model",
     "evaluate": "dept.inference",
-    "load": "dept.files",
+    "load": "dept.models.files",
     "methods": "dept",
     "predict": "dept.inference",
-    "stream": "dept.streaming",
-    "train": "dept.training",
+    "stream": "dept.runs.stream",
+    "train": "dept.runs.train",
 }
 
 __all__ = [

@@ -12,14 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dept.data.folder import ImageSet, decodable, find_images, labelled_as, upright
-from dept.data.loader import Views, normalised
+from dept.data.images import ImageSet, decodable, find_images, labelled_as, upright
+from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.views import test_view
-from dept.engine import Runtime, TestPasses
 from dept.errors import UsageError
 from dept.metrics import score
-from dept.models import Model
-from dept.runs import resolve_device
+from dept.models.model import Model
+from dept.runs.loops import class_probabilities
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,6 @@ def scorable(images: str | Path | ImageSet, classes: Sequence[str]) -> ImageSet:
 
 
 @torch.no_grad()
-def class_probabilities(model: Model, images: ImageSet, runtime: Runtime) -> Tensor:
-    """Probabilities (n, C) on test views, on the CPU."""
-    passes = TestPasses(images, Views(model.card.preprocess), runtime)
-    model.to(runtime.device).eval()
-    return torch.cat([model(batch.views[0]).softmax(dim=-1).cpu() for batch in passes()])
-
-
-@torch.no_grad()
 def _predictions(
     model: Model, names: list[str], views: Iterator[Tensor] | list[Tensor], topk: int, with_features: bool
 ) -> list[Prediction]:
@@ -119,3 +110,33 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
     if not prediction.features:
         del row["features"]
     return row
+
+
+def mean_probabilities(members: Sequence[Tensor]) -> Tensor:
+    """Mean of the members' class probabilities, k × (n, C) -> (n, C); its argmax is that of their sum.   [SHOT]"""
+    if not members:
+        raise ValueError("An ensemble needs at least one member.")
+    shapes = {tuple(member.shape) for member in members}
+    if len(shapes) > 1:
+        raise ValueError(f"The members of an ensemble must score the same images and classes, found {sorted(shapes)}.")
+    return torch.stack(list(members)).mean(dim=0)
+
+
+def evaluate_ensemble(
+    models: Sequence[Model],
+    images: str | Path | ImageSet,
+    *,
+    device: str = "auto",
+    workers: int = 0,
+    batch: int = 64,
+) -> dict[str, Any]:
+    """As `evaluate`, for the mean of the models' probabilities; each model sees the images its own way."""
+    if not models:
+        raise ValueError("An ensemble needs at least one member.")
+    classes = models[0].classes
+    if any(model.classes != classes for model in models):
+        raise ValueError("The models of an ensemble must have the same classes in the same order.")
+    found = scorable(images, classes)
+    runtime = Runtime(resolve_device(device), workers, batch)
+    members = [class_probabilities(model, found, runtime) for model in models]
+    return score(mean_probabilities(members), torch.tensor(found.labels), classes)

@@ -16,17 +16,18 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from dept.bench.domains import PACS_CLASSES, Domains
 from dept.bench.execute import Executor
 from dept.bench.runner import Cell, run_cells
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.tables import make_table
 from dept.data.corruptions import EXTRA
+from dept.data.datasets.domains import PACS_CLASSES, Domains
 from dept.data.subsets import sample
-from dept.ensemble import evaluate_ensemble
 from dept.errors import DataError, UsageError
-from dept.files import load, load_model, read_meta, read_tensors
-from dept.models import Model
+from dept.inference import evaluate_ensemble
+from dept.io import read_meta, read_tensors
+from dept.models.files import load, load_model
+from dept.models.model import Model
 from support import ARCH, PROJECTION, TIMM
 
 SMALL = {"batch": 7, "max_iters": 2}

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from dept import methods, uda
+from dept import methods
 from dept.bench import suites
 from dept.bench.estimate import forward, gpu_hours, image_count
 from dept.bench.found import key_of, stored_cells, trainings
 from dept.bench.paper import paper_number, paper_rows
 from dept.bench.rates import at_rate, best, published
 from dept.bench.suite import Row, Source
-from dept.data import benchmarks
+from dept.data.datasets import registry as benchmarks
+from dept.methods import uda
 from dept.methods.full import Full
-from dept.preparation import make_config
-from dept.training import SourceTraining
+from dept.runs.job import make_config
+from dept.runs.train import SourceTraining
 
 NAMES = suites.available()
 FOR_A_GPU = (

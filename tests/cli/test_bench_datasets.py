@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dept.cli import bench_datasets
-from dept.data import benchmarks
-from dept.data.benchmarks_table import PACS_CLASSES
+from dept.data.datasets import registry as benchmarks
+from dept.data.datasets.table import PACS_CLASSES
 from dept.errors import DataError, UsageError
 
 

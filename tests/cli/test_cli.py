@@ -18,10 +18,11 @@ from dept.cli.main import COMMANDS, main
 from dept.cli.parse import peek
 from dept.cli.running import resume_command
 from dept.cli.show import table
-from dept.data.folder import find_images
-from dept.files import load, read_tensors
+from dept.data.images import find_images
 from dept.inference import predict
-from dept.training import TrainRun
+from dept.io import read_tensors
+from dept.models.files import load
+from dept.runs.train import TrainRun
 from support import ARCH, PROJECTION, TIMM, StopAfter, events, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
@@ -264,7 +265,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(
     out = tmp_path / "my run"
     argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]
     with monkeypatch.context() as patch:
-        patch.setattr("dept.runs.stop_signal", StopAfter(2))
+        patch.setattr("dept.runs.folder.stop_signal", StopAfter(2))
         assert main(argv) == 130
     err = capsys.readouterr().err
     assert "Stopped after step 2" in err and f"--out '{out}'" in err and err.rstrip().endswith("--resume")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from dept.cli.main import main
 from dept.data.corruptions.tree import write_tree
-from dept.data.folder import find_images
+from dept.data.images import find_images
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from dept.cli.main import main
-from dept.data.folder import find_labelled
-from dept.ensemble import mean_probabilities
-from dept.files import load
-from dept.inference import predict
+from dept.data.images import find_labelled
+from dept.inference import mean_probabilities, predict
+from dept.models.files import load
 from support import ARCH, PROJECTION, TIMM, write_labelled
 
 MODEL = ["--arch", ARCH, "--no-pretrained", "--timm", json.dumps(TIMM), "--stages", "2", "--prompts", "4"]

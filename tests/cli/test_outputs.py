@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dept.cli.main import main
-from dept.files import read_meta, save_model
-from dept.training import TrainRun
+from dept.io import read_meta
+from dept.models.files import save_model
+from dept.runs.train import TrainRun
 from support import ARCH, TIMM, tiny_model
 
 
@@ -122,7 +123,7 @@ def test_a_folder_that_may_not_be_written_to(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dept.files.os.access", lambda *_: False)  # chmod does not keep out an administrator
+    monkeypatch.setattr("dept.io.os.access", lambda *_: False)  # chmod does not keep out an administrator
     said = refused(capsys, *runs(command, model, source_images), "--out", tmp_path / "new" / "out.csv")
     assert f"{tmp_path} may not be written to. Choose another --out" in said and not (tmp_path / "new").exists()
 

@@ -14,8 +14,8 @@ import pytest
 
 from dept.cli.main import main
 from dept.cli.stream import _Session
-from dept.files import load
-from dept.training import TrainRun
+from dept.models.files import load
+from dept.runs.train import TrainRun
 
 Typing = Callable[[list[str]], None]
 SMALL = ["--method", "tent", "--batch", "4", "--device", "cpu"]

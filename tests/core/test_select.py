@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dept.core.select import count, freeze_except, select
-from dept.models import Model, create_model
+from dept.models.model import Model, create_model
 from support import tiny_model
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from dept.core.adapter import Adapter, pick
 from dept.core.select import freeze_except, select
 from dept.core.vit import PromptedViT, fresh_prompts
-from dept.models import Model, create_model
+from dept.models.model import Model, create_model
 from support import scramble, tiny_model
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2}

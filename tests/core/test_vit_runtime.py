@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dept.core.adapter import Adapter
-from dept.models import Model
+from dept.models.model import Model
 from support import tiny_model, tiny_resnet
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from dept.data import device_views as dv
-from dept.data.folder import find_images
+from dept.data.images import find_images
 from dept.data.loader import Views, batches, ordered_keys
 from dept.data.views import (
     Augment,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dept.data.folder import ImageSet, find_labelled
+from dept.data.images import ImageSet, find_labelled
 from dept.data.sources import Sources, domain_keys, find_sources
 from dept.errors import DataError, UsageError
 from support import CLASSES, write_labelled

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dept.data.folder import ImageSet
+from dept.data.images import ImageSet
 from dept.data.streams import arranged, domain_by_domain, mixed
 from dept.errors import UsageError
 

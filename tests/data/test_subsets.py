@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dept.data.folder import ImageSet
+from dept.data.images import ImageSet
 from dept.data.subsets import fraction, sample, split
 from dept.errors import DataError, UsageError
 

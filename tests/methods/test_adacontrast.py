@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from dept.core.bank import MemoryBank
 from dept.core.batch_norm import batch_norms, training
 from dept.methods.adacontrast import AdaContrast, KeyQueue, info_nce
-from dept.models import Model
+from dept.models.model import Model
 from support import (
     FixedPasses,
     moved,

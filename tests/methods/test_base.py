@@ -5,8 +5,9 @@ from math import inf, nan
 import pytest
 import torch
 
-from dept import methods, uda
+from dept import methods
 from dept.core.clipping import clip_each, clip_rows
+from dept.methods import uda
 from dept.methods.base import BaseConfig, Progress, part, prefixed
 from dept.methods.tent import Tent
 from support import tiny_model

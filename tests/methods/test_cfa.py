@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dept.core.losses import bounded_features
 from dept.methods.cfa import CFA, class_distance, moment_distance
-from dept.models import Model, fingerprint
-from dept.stats import feature_statistics, load_stats, save_stats
+from dept.models.model import Model, fingerprint
+from dept.models.stats import feature_statistics, load_stats, save_stats
 from support import random_batch, scramble, tiny_model
 
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from dept import methods
-from dept.data.folder import find_images, find_labelled
-from dept.data.loader import Views
-from dept.engine import Runtime, offline
-from dept.files import load_model
-from dept.methods.base import Batch, Method, Progress
-from dept.models import Model, fingerprint
-from dept.stats import compute_stats, load_stats
-from dept.training import TrainRun
+from dept.data.images import find_images, find_labelled
+from dept.data.loader import Batch, Runtime, Views
+from dept.methods.base import Method, Progress
+from dept.models.files import load_model
+from dept.models.model import Model, fingerprint
+from dept.models.stats import compute_stats, load_stats
+from dept.runs.loops import offline
+from dept.runs.train import TrainRun
 from support import FixedPasses, moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
 
 pytestmark = pytest.mark.parametrize("name", methods.available())

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.core.adapter import Adapter
-from dept.files import load_model
-from dept.methods.base import Batch, Progress
+from dept.data.loader import Batch
+from dept.methods.base import Progress
 from dept.methods.dept import DePT
-from dept.models import Model, fingerprint
+from dept.models.files import load_model
+from dept.models.model import Model, fingerprint
 from support import FixedPasses, moved, random_batch, same_bits, slow_projection, state_of, tiny_config, tiny_model
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from dept.core.losses import entropy
+from dept.data.loader import Batch
 from dept.errors import DataError
-from dept.methods.base import Batch
 from dept.methods.eata import EATA, selected_rows, weighted_entropy
-from dept.models import Model, fingerprint
-from dept.stats import load_stats, save_stats
+from dept.models.model import Model, fingerprint
+from dept.models.stats import load_stats, save_stats
 from support import random_batch, same_bits, scramble, spread_predictions, tiny_model
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dept.methods.neo import NEO, shrinkage
-from dept.models import Model
+from dept.models.model import Model
 from support import moved, random_batch, scramble, state_of, tiny_model
 
 

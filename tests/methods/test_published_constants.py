@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dept import methods, stats
+from dept import methods
+from dept.models import stats
 
 SGD = {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
 DEPT_RECIPE = {

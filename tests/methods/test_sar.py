@@ -7,9 +7,9 @@ import torch
 
 from dept.core.losses import entropy
 from dept.core.select import count
-from dept.methods.base import Batch
+from dept.data.loader import Batch
 from dept.methods.sar import SAR, early_norms, uphill
-from dept.models import Model
+from dept.models.model import Model
 from support import random_batch, same_bits, scramble, tiny_model
 
 

@@ -9,7 +9,7 @@ import torch
 
 from dept.methods.base import Progress
 from dept.methods.shot import SHOT, centroid_labels, information_maximisation, power_decay
-from dept.models import Model
+from dept.models.model import Model
 from support import FixedPasses, moved, random_batch, same_bits, scramble, state_of, tiny_model
 
 

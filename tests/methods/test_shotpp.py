@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from dept.core.losses import entropy
-from dept.methods.base import Batch, Progress
+from dept.data.loader import Batch
+from dept.methods.base import Progress
 from dept.methods.shotpp import SHOTPlus, easy_split, sharpened
-from dept.models import Model
+from dept.models.model import Model
 from support import FixedPasses, moved, random_batch, scramble, spread_predictions, state_of, tiny_model
 
 

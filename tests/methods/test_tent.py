@@ -5,10 +5,11 @@ import torch
 
 from dept import methods
 from dept.core.batch_norm import batch_norms
-from dept.methods.base import Batch, Progress
+from dept.data.loader import Batch
+from dept.methods.base import Progress
 from dept.methods.tent import Tent
-from dept.models import Model
-from dept.stats import feature_statistics
+from dept.models.model import Model
+from dept.models.stats import feature_statistics
 from support import moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dept.methods.ttt import TTT, rotated
-from dept.models import Model
+from dept.models.model import Model
 from support import moved, random_batch, same_bits, scramble, state_of, tiny_model
 
 

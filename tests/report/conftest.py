@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dept.adapting import AdaptRun, adapt
-from dept.training import TrainRun
+from dept.runs.adapt import AdaptRun, adapt
+from dept.runs.train import TrainRun
 from support import PROJECTION
 
 SMALL: dict[str, Any] = {"epochs": 2, "batch": 4, "lr": 0.2, "device": "cpu", **PROJECTION}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dept.models import Model
+from dept.models.model import Model
 from dept.report.attention import attention_weights, most_focused, prompt_attention
 from support import scramble, tiny_model
 

@@ -16,21 +16,22 @@ from PIL import Image
 pytest.importorskip("jinja2")
 
 from dept import methods
-from dept.adapting import AdaptOptions, AdaptRun, adapt
 from dept.cli.adapt import Files
 from dept.cli.main import main
 from dept.cli.parse import parse
-from dept.data.folder import find_labelled
+from dept.data.images import find_labelled
 from dept.errors import DataError, UsageError
-from dept.files import read_tensors, save_model, write_tensors
+from dept.io import read_tensors, write_tensors
+from dept.models.files import save_model
 from dept.report import page as page_module
 from dept.report.blocks import Page
-from dept.report.collect import cost, loss_curves, read_run, score_curves
 from dept.report.command import reproduce
 from dept.report.measure import Missing, ReportOptions, measure
 from dept.report.page import make_page, render, write_report
-from dept.training import TrainRun, train
-from dept.uda_run import adapt_with_source
+from dept.runs.adapt import AdaptOptions, AdaptRun, adapt
+from dept.runs.read import cost, loss_curves, read_run, score_curves
+from dept.runs.train import TrainRun, train
+from dept.runs.uda import adapt_with_source
 from support import CLASSES, PROJECTION, tiny_model, write_labelled
 
 PCA = ReportOptions(projection="pca", device="cpu")

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from dept.data.folder import ImageSet
-from dept.report.collect import RunFiles
+from dept.data.images import ImageSet
 from dept.report.measure import Measured, Readout
 from dept.report.verdict import verdict
+from dept.runs.read import RunFiles
 
 RUN = cast(RunFiles, SimpleNamespace(kind="adapt", result={}))
 RIGHT = [0, 1, 2] * 4

@@ -22,7 +22,7 @@ from dept.core.adapter import Adapter
 from dept.core.losses import entropy
 from dept.core.select import count, freeze_except, select
 from dept.core.vit import PromptedViT
-from dept.models import Model, create_model
+from dept.models.model import Model, create_model
 
 STAGES = {"S": 1, "G": 4, "D": 12}
 

@@ -12,14 +12,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dept import methods, uda
+from dept import methods
 from dept.bench.flops import Shape, plain_forward, prompted_forward
 from dept.bench.suite import Row, Source, Suite
-from dept.data import benchmarks
+from dept.data.datasets import registry as benchmarks
+from dept.methods import uda
 from dept.methods.base import BaseConfig
-from dept.preparation import make_config
-from dept.training import SourceTraining
-from dept.uda.base import UDAConfig
+from dept.methods.uda.base import UDAConfig
+from dept.runs.job import make_config
+from dept.runs.train import SourceTraining
 
 RATE = 40e12
 """assumed effective operations per second"""

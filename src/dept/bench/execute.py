@@ -11,33 +11,35 @@ import torch
 from filelock import BaseFileLock, FileLock
 from torch import Tensor
 
-from dept import methods, uda
-from dept.adapting import AdaptOptions, AdaptRun, adapt
-from dept.bench.domains import Domains
+from dept import methods
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
 from dept.bench.scoring import joined, paired, scores, segments
 from dept.bench.suite import TRAINING, Suite
-from dept.data.folder import ImageSet
-from dept.data.loader import Views
+from dept.data.datasets.domains import Domains
+from dept.data.images import ImageSet, list_hash
+from dept.data.loader import Runtime, TestPasses, Views, resolve_device
 from dept.data.streams import Scenario, domain_by_domain, mixed
 from dept.data.subsets import sample
-from dept.engine import Runtime, TestPasses, collect
-from dept.ensemble import mean_probabilities
-from dept.environment import environment
 from dept.errors import DataError
-from dept.files import file_sha256, load_model, save_model
+from dept.inference import mean_probabilities
+from dept.io import file_sha256
+from dept.methods import uda
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.metrics import label_free
-from dept.models import Model, create_model, fingerprint
-from dept.preparation import make_config, promptable
-from dept.report.collect import read_run, score_curves
-from dept.runs import list_hash, protocol, resolve_device
-from dept.stats import compute_stats, load_stats, save_stats
-from dept.streaming import run_scenario
-from dept.training import SourceTraining, train
-from dept.uda_run import adapt_with_source
+from dept.models.files import load_model, save_model
+from dept.models.model import Model, create_model, fingerprint
+from dept.models.stats import compute_stats, load_stats, save_stats
+from dept.runs.adapt import AdaptOptions, AdaptRun, adapt
+from dept.runs.environment import environment
+from dept.runs.job import make_config, promptable
+from dept.runs.loops import collect
+from dept.runs.read import read_run, score_curves
+from dept.runs.record import protocol
+from dept.runs.stream import run_scenario
+from dept.runs.train import SourceTraining, train
+from dept.runs.uda import adapt_with_source
 
 AUTHORS_DRAW = {"subset": "stratified"}  # of suites with a ratio; a cell may ask for another
 OPTIONS = {option.name for option in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes

@@ -14,12 +14,12 @@ from PIL import Image
 
 from dept.bench.cost import Column, Stepper, interleaved, peak_bytes
 from dept.core.bank import MemoryBank
-from dept.data.folder import ImageSet, find_images
-from dept.data.loader import Views
-from dept.engine import Runtime, offline
+from dept.data.images import ImageSet, find_images
+from dept.data.loader import Runtime, Views
 from dept.errors import missing_extra
 from dept.methods.dept import DePT
-from dept.models import Model, create_model
+from dept.models.model import Model, create_model
+from dept.runs.loops import offline
 
 PROMPTS = (0, 25, 50, 100, 200)
 BANKS = (5_000, 10_000, 20_000, 40_000)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dept.errors import DataError, Interrupted, UsageError
-from dept.files import write_json
+from dept.io import write_json
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.data.folder import ImageSet, concatenated
+from dept.data.images import ImageSet, concatenated
 from dept.data.streams import Scenario
 from dept.metrics import paired_interval, score
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dept.bench.runner import Cell
 from dept.errors import UsageError
-from dept.files import file_sha256
+from dept.io import file_sha256
 
 TRAINING = "source-training"
 

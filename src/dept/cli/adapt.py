@@ -10,9 +10,9 @@ from typing import Annotated
 import tyro
 
 from dept import methods
-from dept.adapting import AdaptOptions, adapt
 from dept.cli.parse import choose, parse
 from dept.cli.running import Keeping, show_run
+from dept.runs.adapt import AdaptOptions, adapt
 
 
 @dataclass(frozen=True)

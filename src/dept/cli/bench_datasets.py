@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-from dept.data.benchmarks import TABLE, Benchmark, Finding, overall
+from dept.data.datasets.registry import TABLE, Benchmark, Finding, overall
 from dept.errors import DataError, UsageError
 
 MOST = 6

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dept.bench import suites
-from dept.bench.domains import Domains
 from dept.bench.execute import Executor
 from dept.bench.figures import draw
 from dept.bench.found import suite_cells, trainings
@@ -19,6 +18,7 @@ from dept.bench.suite import TRAINING
 from dept.bench.tables import make_table, render
 from dept.cli.parse import parse
 from dept.cli.show import say
+from dept.data.datasets.domains import Domains
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from typing import Annotated
 
 import tyro
 
-from dept.bench.tsne import draw, features
 from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
-from dept.data.folder import decodable, find_labelled
+from dept.data.images import decodable, find_labelled
+from dept.data.loader import Runtime, resolve_device
 from dept.data.subsets import sample
-from dept.engine import Runtime
-from dept.files import load
-from dept.runs import resolve_device
+from dept.models.files import load
+from dept.report.tsne import draw, features
 
 
 @dataclass(frozen=True)

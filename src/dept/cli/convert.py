@@ -17,9 +17,10 @@ from torch import Tensor
 from dept.cli.parse import parse, timm_options
 from dept.cli.show import say
 from dept.errors import DataError, UsageError
-from dept.files import check_output, save_model
-from dept.models import Model, from_checkpoint
-from dept.preparation import adapt_command
+from dept.io import check_output
+from dept.models.files import save_model
+from dept.models.model import Model, from_checkpoint
+from dept.runs.words import adapt_command
 
 # Wrappers that training scripts put around a state dict, and prefixes that they put before its names.
 _NESTS = ("state_dict", "model", "model_state_dict", "state_dict_ema")

@@ -16,7 +16,7 @@ from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
 from dept.data.corruptions import CORRUPTIONS, EXTRA, SMALLEST_SIDE
 from dept.data.corruptions.tree import large_enough, write_tree
-from dept.data.folder import decodable, find_images
+from dept.data.images import decodable, find_images
 from dept.errors import UsageError
 
 

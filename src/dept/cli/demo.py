@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dept.bench.suites.digits import STAGES
 from dept.cli.parse import parse
 from dept.cli.show import ProgressBar, as_json, say, table
-from dept.demo import STAGES, Demo, Row, run_demo
+from dept.demo import Demo, Row, run_demo
 from dept.errors import UsageError
 
 _DESCRIPTION = """Try everything on embedded data.

@@ -11,10 +11,10 @@ import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, report_skipped, table
-from dept.data.folder import decodable, find_labelled
-from dept.ensemble import evaluate_ensemble
-from dept.files import load
-from dept.models import Model
+from dept.data.images import decodable, find_labelled
+from dept.inference import evaluate_ensemble
+from dept.models.files import load
+from dept.models.model import Model
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-from dept.files import read_meta, read_shapes
+from dept.io import read_meta, read_shapes
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import report_skipped, say
-from dept.data.folder import decodable, find_images
+from dept.data.images import decodable, find_images
 from dept.errors import UsageError
-from dept.files import check_output, load, write_atomic
 from dept.inference import Prediction, as_row, predict
+from dept.io import check_output, write_atomic
+from dept.models.files import load
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from dept.cli.show import ProgressBar, as_json, say
 from dept.errors import Interrupted
-from dept.tensorboard import recorded
+from dept.runs.tensorboard import recorded
 
 
 @dataclass(frozen=True)

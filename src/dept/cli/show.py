@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dept.data.folder import ImageSet
+from dept.data.images import ImageSet
 
 
 class ProgressBar:

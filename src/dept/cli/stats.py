@@ -11,11 +11,11 @@ import tyro
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, report_skipped
-from dept.data.folder import decodable, find_labelled
-from dept.engine import Runtime
-from dept.files import check_output, load_model
-from dept.runs import resolve_device
-from dept.stats import compute_stats, is_stats, save_stats
+from dept.data.images import decodable, find_labelled
+from dept.data.loader import Runtime, resolve_device
+from dept.io import check_output
+from dept.models.files import load_model
+from dept.models.stats import compute_stats, is_stats, save_stats
 
 
 @dataclass(frozen=True)

@@ -17,24 +17,15 @@ import tyro
 from dept import methods
 from dept.cli.parse import choose, parse
 from dept.cli.show import say
-from dept.data.folder import decode_problem, find_images, images_below
+from dept.data.images import decode_problem, find_images, images_below
 from dept.data.streams import arranged
 from dept.errors import UsageError
-from dept.files import (
-    FORMAT,
-    adapter_meta,
-    load_model,
-    make_folder,
-    read_tensors,
-    rest_hash,
-    save_adapter,
-    write_atomic,
-    write_json,
-    write_tensors,
-)
-from dept.models import Model, fingerprint
-from dept.runs import TRACES, check_seed, places, refuse_changes, stop_signal
-from dept.streaming import Stream, open_stream
+from dept.io import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
+from dept.models.files import adapter_meta, load_model, rest_hash, save_adapter
+from dept.models.model import Model, fingerprint
+from dept.runs.folder import TRACES, refuse_changes, stop_signal
+from dept.runs.record import check_seed, places
+from dept.runs.stream import Stream, open_stream
 
 RECORDED = ("order", "watch", "poll", "group", "save_every", "stats", "seed", "device")
 """flags beside the method's own settings that config.json keeps, where they are not the default"""

@@ -12,8 +12,8 @@ import tyro
 from dept.cli.parse import choose, parse, timm_options
 from dept.cli.running import Keeping, show_run
 from dept.data.sources import find_sources
-from dept.models import create_model
-from dept.training import MultiSourceTraining, TrainOptions, train
+from dept.models.model import create_model
+from dept.runs.train import MultiSourceTraining, TrainOptions, train
 
 
 @dataclass(frozen=True)

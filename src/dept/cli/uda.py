@@ -9,10 +9,10 @@ from typing import Annotated
 
 import tyro
 
-from dept import uda
 from dept.cli.parse import choose, parse
 from dept.cli.running import Keeping, show_run
-from dept.uda_run import UDAOptions, adapt_with_source
+from dept.methods import uda
+from dept.runs.uda import UDAOptions, adapt_with_source
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dept.data.folder import ImageSet, decode_again
+from dept.data.images import ImageSet, decode_again
 from dept.data.views import (
     Augment,
     Preprocess,

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dept.data.device_views import Canvas, CanvasDataset, collate, render
-from dept.data.folder import ImageSet, decode_again
+from dept.data.images import ImageSet, decode_again
 from dept.data.views import Augment, Preprocess, make_view, view_rng
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 
 Key = tuple[int, int]  # (epoch, index)
 
@@ -123,3 +123,68 @@ def normalised(pixels: Tensor, pre: Preprocess) -> Tensor:
 def _standardised_(images: Tensor, pre: Preprocess) -> Tensor:
     mean, std = (torch.tensor(values, device=images.device).view(1, -1, 1, 1) for values in (pre.mean, pre.std))
     return images.sub_(mean).div_(std)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how batches are made. None of it changes a result beyond rounding.
+
+    `device_views`: random views are made in batch on the device; test views always in the workers.
+    """
+
+    device: str = "cpu"
+    workers: int = 0
+    eval_batch: int = 64
+    device_views: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eval_batch < 1:
+            raise UsageError(f"--batch must be at least 1, found {self.eval_batch}.")
+        if self.workers < 0:
+            raise UsageError(f"--workers must be at least 0, found {self.workers}.")
+
+
+class TestPasses:
+    """Passes over the images in fixed order, as test views (see `methods.base.Passes`)."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+    def __init__(self, images: ImageSet, views: Views, runtime: Runtime) -> None:
+        self.images, self.views, self.runtime = images, views, runtime
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __call__(self) -> Iterator[Batch]:
+        keys = ordered_keys(len(self.images), self.runtime.eval_batch)
+        runtime = self.runtime
+        stream = batches(self.images, "t", self.views, keys, device=runtime.device, workers=runtime.workers)
+        for index, views in stream:
+            yield Batch(views, index)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of the same B images, one tensor (B, channels, H, W) per letter of `Method.views`, and their indices."""
+
+    views: tuple[Tensor, ...]
+    index: Tensor
+
+
+def resolve_device(device: str) -> str:
+    """`auto`: CUDA if there is one, else Apple's MPS, else the CPU. A device that is not there is refused."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return next(name for name, available in there.items() if available)
+    kind, _, number = device.partition(":")
+    if not there.get(kind) or (number and not number.isdigit()):
+        here = ", ".join(name for name, available in there.items() if available)
+        raise UsageError(f"There is no device {device!r} here; --device takes auto or one of: {here}.")
+    return device
+
+
+@dataclass(frozen=True)
+class LabelledBatch(Batch):
+    """A batch of source training: the only one that carries labels (B,)."""
+
+    labels: Tensor

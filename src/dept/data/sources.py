@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from dept.data.folder import ImageSet, concatenated, decodable, find_labelled
+from dept.data.images import ImageSet, concatenated, decodable, find_labelled
 from dept.data.loader import Key
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError

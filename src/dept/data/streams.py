@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from dept.data.folder import ImageSet, concatenated
+from dept.data.images import ImageSet, concatenated
 from dept.errors import UsageError
 
 Order = Literal["shuffled", "sorted", "dirichlet", "imbalanced", "as-is"]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from dept.data.folder import ImageSet
+from dept.data.images import ImageSet
 from dept.errors import DataError, UsageError
 
 

@@ -22,7 +22,8 @@ from dept.core.bank import MemoryBank
 from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, part, prefixed
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Method, Passes, part, prefixed
 from dept.methods.shot import read_all
 
 

@@ -20,14 +20,7 @@ from dept.core.batch_norm import batch_norms, training
 from dept.core.clipping import clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
 from dept.core.vit import PromptedViT
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Views of the same B images, one tensor (B, channels, H, W) per letter of `Method.views`, and their indices."""
-
-    views: tuple[Tensor, ...]
-    index: Tensor
+from dept.data.loader import Batch
 
 
 class Passes(Protocol):

@@ -19,7 +19,8 @@ from torch import Tensor
 from dept.core.adapter import pick
 from dept.core.clipping import clip_together
 from dept.core.losses import bounded_features
-from dept.methods.base import Batch, part, prefixed
+from dept.data.loader import Batch
+from dept.methods.base import part, prefixed
 from dept.methods.tent import Tent
 
 RANGE = 2.0  # bounded features lie in (-1, 1)

@@ -19,7 +19,8 @@ from dept.core import losses
 from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
-from dept.methods.base import BaseConfig, Batch, Group, Passes, part, prefixed
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Passes, part, prefixed
 from dept.methods.neo import recentred_bias
 from dept.methods.regularised import Regularised
 

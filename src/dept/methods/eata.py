@@ -20,7 +20,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dept.core.adapter import pick
 from dept.core.losses import entropy
-from dept.methods.base import Batch
+from dept.data.loader import Batch
 from dept.methods.tent import Tent
 
 

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dept.methods.base import BaseConfig, Batch, Group, Method
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Method
 
 
 class NEO(Method):

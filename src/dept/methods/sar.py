@@ -20,7 +20,8 @@ from torch import Tensor
 from dept.core.adapter import pick
 from dept.core.losses import entropy
 from dept.core.select import select
-from dept.methods.base import Batch, Group
+from dept.data.loader import Batch
+from dept.methods.base import Group
 from dept.methods.tent import Tent
 
 _BLOCK = re.compile(r"backbone\.blocks\.(\d+)\.")

@@ -25,7 +25,8 @@ from dept.core.clipping import clip_together
 from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import PromptedViT
-from dept.methods.base import BaseConfig, Batch, Group, Method, Passes, Progress
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Method, Passes, Progress
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0

@@ -22,7 +22,8 @@ from torch import Tensor
 from dept.core.adapter import Adapter
 from dept.core.losses import entropy
 from dept.core.select import select
-from dept.methods.base import Batch, Group, Passes, Progress
+from dept.data.loader import Batch
+from dept.methods.base import Group, Passes, Progress
 from dept.methods.shot import SHOT, read_all
 
 

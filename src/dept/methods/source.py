@@ -5,7 +5,8 @@ Cost: one forward per prediction. Fails when: the target is not like the source.
 
 from __future__ import annotations
 
-from dept.methods.base import Batch, Group, Method
+from dept.data.loader import Batch
+from dept.methods.base import Group, Method
 
 
 class Source(Method):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dept.core.losses import entropy
 from dept.core.select import select
-from dept.methods.base import BaseConfig, Batch, Group, Method
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Method
 
 
 class Tent(Method):

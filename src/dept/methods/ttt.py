@@ -20,7 +20,8 @@ from dept.core.adapter import Adapter
 from dept.core.losses import cross_entropy
 from dept.core.select import select
 from dept.core.vit import PromptedViT
-from dept.methods.base import BaseConfig, Batch, Group, Method
+from dept.data.loader import Batch
+from dept.methods.base import BaseConfig, Group, Method
 
 ROTATIONS = 4
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dept.core.vit import project
-from dept.models import Model
+from dept.models.model import Model
 
 
 @dataclass(frozen=True)

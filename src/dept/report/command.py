@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from dept import methods, uda
-from dept.adapting import AdaptOptions
+from dept import methods
+from dept.methods import uda
 from dept.methods.base import BaseConfig
-from dept.multisource import MultiSourceTraining
-from dept.report.collect import RunFiles
-from dept.runs import shown
-from dept.training import TrainOptions
-from dept.uda_run import UDAOptions
+from dept.methods.multi_source import MultiSourceTraining
+from dept.runs.adapt import AdaptOptions
+from dept.runs.read import RunFiles
+from dept.runs.record import shown
+from dept.runs.train import TrainOptions
+from dept.runs.uda import UDAOptions
 
 PLACES = {
     "adapt": ("model", "images"),

@@ -14,17 +14,15 @@ from PIL import Image
 from torch import Tensor
 
 from dept.core.vit import Output
-from dept.data.folder import ImageSet, decodable, decode, find_images, find_labelled
-from dept.data.loader import Views, normalised
+from dept.data.images import ImageSet, decodable, decode, find_images, find_labelled, list_hash
+from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.sources import find_sources
 from dept.data.views import test_view
-from dept.engine import Runtime, TestPasses
 from dept.errors import DataError
-from dept.files import apply_adapter, load_adapter, load_model
-from dept.models import Model
-from dept.report.collect import RunFiles
-from dept.runs import list_hash, resolve_device
-from dept.training import training_hash
+from dept.models.files import apply_adapter, load_adapter, load_model
+from dept.models.model import Model
+from dept.runs.read import RunFiles
+from dept.runs.train import training_hash
 
 SAMPLE_SEED = 0
 Reader = Callable[[Tensor], Output]

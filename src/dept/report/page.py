@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dept._version import __version__
 from dept.errors import DataError, missing_extra
-from dept.files import check_output, write_atomic
+from dept.io import check_output, write_atomic
 from dept.report.blocks import Page
 from dept.report.measure import ReportOptions
 

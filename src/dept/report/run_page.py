@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from dept._version import __version__
-from dept.files import file_sha256
+from dept.io import file_sha256
 from dept.metrics import expected_calibration_error
 from dept.report import charts, maps, summaries
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
-from dept.report.collect import Cost, RunFiles, cost, loss_curves, read_run, score_curves
 from dept.report.command import reproduce
 from dept.report.looks import attention_section, changed_section, features_section
 from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
 from dept.report.verdict import remarks, tiles, verdict
-from dept.runs import shown
+from dept.runs.read import Cost, RunFiles, cost, loss_curves, read_run, score_curves
+from dept.runs.record import shown
 
 _TERMS = {
     "loss": "Total loss",

@@ -7,10 +7,10 @@ from typing import Any
 from dept.metrics import label_free
 from dept.report.blocks import Tile, Tone
 from dept.report.charts import signed
-from dept.report.collect import RunFiles, progress
 from dept.report.measure import Measured
 from dept.report.summaries import Gain, gain
-from dept.summary import beware
+from dept.runs.read import RunFiles, progress
+from dept.runs.words import beware
 
 DIFFERS = 0.005  # accuracy by which a repeated measurement may differ from the run's own before it is told
 

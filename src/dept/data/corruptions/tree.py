@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from dept.data.corruptions import SMALLEST_SIDE, corrupt
-from dept.data.folder import ImageSet, decode, relative_name
+from dept.data.images import ImageSet, decode, relative_name
 from dept.data.views import Preprocess, test_view
 from dept.errors import DataError
 

@@ -1,0 +1,1 @@
+"""Data sets: where their images lie and what belongs to them."""

@@ -1,0 +1,168 @@
+"""Files: atomic writes, JSON, safetensors with one JSON in the header, and checks on outputs. No pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dept.errors import DataError, UsageError
+
+FORMAT = 1
+
+
+# Only between elements does JSON have line ends, so nothing inside a string matches.
+_NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old or the new content, never a part; a DataError if that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).chmod(0o644)  # mkstemp is private by default; results are meant to be shared
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DataError(
+            f"{path} could not be written ({error.strerror or error}). Is there room on the disk, and may the folder "
+            "be written to?"
+        ) from error
+
+
+def holds_tensors(path: Path) -> bool:
+    """Whether a file is a model, an adapter or the like, by its name."""
+    return path.suffix == ".safetensors"
+
+
+def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_tensors) -> None:
+    """Refuse, before any work is done, a file that cannot be written, or that would replace one still needed.
+
+    Args:
+        inputs: what the command reads; none of it is replaced.
+        keep: says of an existing file whether it must stay.
+    """
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; --out needs the name of a file.")
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    _check_writable(out, above)
+    if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
+        raise UsageError(f"{out} is what the command reads and is not replaced; choose another --out.")
+    if out.exists() and keep(out):
+        raise UsageError(f"{out} exists already and is not replaced; choose another --out.")
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder that a run writes to; a UsageError if that cannot be."""
+    above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    _check_writable(out, above)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _check_writable(out: Path, above: Path) -> None:
+    """Whether something can be made below `above`, which is there already."""
+    if not above.is_dir():
+        raise UsageError(f"--out {out} cannot be made: {above} is a file, and a folder is needed there.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {out} cannot be made: {above} may not be written to. Choose another --out.")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, atomically; a list of numbers takes one line, not one for each."""
+    text = json.dumps(value, indent=2, default=str)
+    compact = _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+    write_atomic(path, (compact + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write tensors with their metadata, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomic(path, save(plain, metadata={"dept": json.dumps(meta, separators=(",", ":"))}))
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    if not path.is_file():
+        raise DataError(f"The file {path} does not exist.")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """The metadata of a dept file, checked for its format version; no tensor is read."""
+    with _opened(Path(path)) as (_, meta):
+        return meta
+
+
+def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of a dept file; no tensor is read."""
+    with _opened(Path(path)) as (file, _):
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
+
+
+def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume")."""
+    with _opened(Path(path)) as (file, meta):
+        if meta["kind"] != kind:
+            raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
+        return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118 (not a dict)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A dept file and its checked metadata; a tensor is read when it is asked for."""
+    if path.is_dir():
+        held = [str(path / name) for name in ("model.safetensors", "adapter.safetensors") if (path / name).is_file()]
+        hint = f" Did you mean {' or '.join(held)}?" if held else ""
+        raise DataError(f"{path} is a folder; a file is needed here.{hint}")
+    if not path.is_file():
+        raise DataError(f"{path} does not exist.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file, _checked(path, file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint is brought in by "
+            "`dept convert`."
+        ) from error
+
+
+def _checked(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
+    if "dept" not in header:
+        raise DataError(f"{path} holds plain weights without dept's metadata; bring it in with `dept convert`.")
+    with intact(path):
+        meta: dict[str, Any] = json.loads(header["dept"])
+        if meta.get("format") != FORMAT:
+            raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
+        str(meta["kind"])  # every file says what it is
+    return meta
+
+
+@contextmanager
+def intact(path: str | Path) -> Iterator[None]:
+    """Around code that reads the metadata of a file: what it lacks, or has in another form, becomes a sentence."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"The metadata of {path} is damaged, or was written by another version of dept "
+            f"({type(error).__name__}: {error}). Make the file anew, or use the version that wrote it."
+        ) from error

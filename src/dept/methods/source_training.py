@@ -1,0 +1,128 @@
+"""The method of source training: labels in place of pseudo-labels, every parameter moving.
+
+The prompted model is trained as the released code does (label-smoothed cross-entropy on a strong view plus the
+three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy. One addition is ours:
+gradients are clipped, tensor by tensor (`--clip 0` for the released behaviour).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dept.core import losses, schedules
+from dept.core.adapter import Adapter, pick
+from dept.core.select import select
+from dept.data.loader import Batch, LabelledBatch
+from dept.methods.base import Group, Progress, part, prefixed
+from dept.methods.regularised import Regularised
+from dept.methods.ttt import ROTATIONS, rotation_loss
+
+
+class SourceTraining(Regularised):
+    """Labels in place of pseudo-labels, every parameter moving."""
+
+    name = "source-training"
+    summary = "supervised training of the source model"
+
+    @dataclass(frozen=True)
+    class Config(Regularised.Config):
+        """Defaults are the released code's (preset `official`); `paper` is cross-entropy alone."""
+
+        lr: float = 5e-4
+        """η of the backbone"""
+        new_lr_scale: float = 10.0
+        """factor on η for prompts, head and projection heads"""
+        schedule: Literal["cosine"] = "cosine"
+        """learning rate over the run, after the warm-up"""
+        epochs: int = 10
+        """passes over the source images"""
+        label_smoothing: float = 0.1
+        """ε of the smoothed labels"""
+        self_supervised: bool = True
+        """add the three terms of the regulariser (prompted models only)"""
+        w_div: float = 0.005
+        """λ, weight of the diversity of prompts; 0 switches it off"""
+        warmup: int = -1
+        """steps of linear warm-up; -1 for min(M·P, a tenth of the steps), 0 for none"""
+        freeze_backbone: bool = False
+        """train prompts and head only"""
+        held_out: float = 0.1
+        """share of the source images that picks the best epoch"""
+        crop_scale: tuple[float, float] = (0.6, 1.0)
+        """area range of the strong crop"""
+        aux: Literal["none", "rotation"] = "none"
+        """also learn to tell by how much an image was turned, for the method ttt"""
+
+    config: Config
+    presets = {"official": {}, "paper": {"self_supervised": False, "label_smoothing": 0.0}}
+
+    def prepare(self) -> None:
+        """Two strong views for a prompted model that distils, one otherwise; weak views for a plain model."""
+        if self.config.aux == "rotation" and self.model.auxiliary is None:
+            with self.fresh_parameters():
+                self.model.add_auxiliary(ROTATIONS)
+        self.distils = self.config.self_supervised and self.model.stages > 0
+        self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
+        if self.distils:
+            super().prepare()
+            self.distils = self.projects  # with all weights at 0 there is nothing to learn from a teacher
+        else:
+            self.reads_prompts = self.projects = False
+
+    def tuned(self) -> list[Group]:
+        """Backbone at η; prompts, head and projection heads at ten times that."""
+        config = self.config
+        new = config.lr * config.new_lr_scale
+        groups = [Group((*self.prompt_names(), *select(self.model, "head")), new, config.clip)]
+        if not config.freeze_backbone:
+            groups.append(Group(tuple(select(self.model, "backbone")), config.lr, config.clip))
+        if self.model.auxiliary is not None:
+            groups.append(Group(tuple(n for n, _ in self.model.auxiliary.named_parameters("auxiliary")), new))
+        return groups + self.projection_groups(new)
+
+    def prompt_names(self) -> list[str]:
+        """Names of the prompts that are trained."""
+        return select(self.model, "prompts")
+
+    def per_sample(self, batch: Batch, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each sample of the batch has of its own, made of the trained tensors or a teacher's; here nothing."""
+        return {}
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Smoothed cross-entropy on the student's view, plus the regulariser."""
+        assert isinstance(batch, LabelledBatch)
+        own = Adapter(self.per_sample(batch, pick(self.model, self.trained_names)))
+        student = self.model.read(batch.views[-1], adapter=own, aggregated=self.reads_prompts)
+        terms = {"cross_entropy": losses.cross_entropy(student.logits, batch.labels, self.config.label_smoothing)}
+        if self.distils:
+            self.distillation.update_teacher()
+            replaced = self.per_sample(batch, self.distillation.teacher.tensors)
+            teacher = self.distillation.teach(batch.views[0], aggregated=self.reads_prompts, replaced=replaced)
+            terms |= self.regulariser(student, teacher)
+        if self.config.aux == "rotation":
+            terms["rotation"] = rotation_loss(self.model, batch.views[-1], self.generator, own)
+        return terms
+
+    def lr_scale(self, progress: Progress) -> float:
+        """Warm-up (one step per prompt token, at most a tenth of the run), then cosine."""
+        warmup = self.config.warmup
+        if warmup < 0:
+            warmup = min(self.model.stages * self.model.prompts_per_stage, progress.total // 10)
+        return schedules.warmup_cosine(progress.step, progress.total, warmup)
+
+    def moving_names(self) -> list[str]:
+        """Everything that training changes: parameters, and buffers (the running statistics of batch norm)."""
+        return self.trained_names + [name for name, _ in self.model.named_buffers()]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Adds the buffers."""
+        return super().state_dict() | prefixed("buffers", dict(self.model.named_buffers()))
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state_dict`."""
+        super().load_state_dict(state)
+        Adapter(part(state, "buffers")).copy_to(self.model)

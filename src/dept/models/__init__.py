@@ -1,0 +1,1 @@
+"""Models: a backbone with prompts and head, its card, its files."""

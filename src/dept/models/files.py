@@ -1,0 +1,175 @@
+"""Model and adapter files: safetensors with one JSON in the header. No pickle, atomic writes, fingerprints checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dept._version import __version__
+from dept.core.adapter import Adapter, pick
+from dept.core.domains import is_mean
+from dept.core.projection import projection_sizes
+from dept.core.select import select
+from dept.data.views import Augment, Preprocess
+from dept.errors import DataError
+from dept.io import FORMAT, intact, read_tensors, write_tensors
+from dept.models.model import Card, Model, build_empty, fingerprint, tensors_hash
+
+_SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
+
+
+def save_model(model: Model, path: str | Path) -> Path:
+    """Write the full model: backbone, prompts, head, projection heads, and what the prompts are the mean of.
+
+    A model of several source domains is an ordinary one whose `prompts` are the shared ones and the mean of the
+    domains'; `domains.*` beside them say of what. Prompts that have moved on since (by training with target images)
+    are no such mean, and then `domains.*` is left out.
+    """
+    card = model.card
+    domains = model.domains if model.domains is not None and is_mean(model.domains, model.prompts) else None
+    meta = {
+        "format": FORMAT,
+        "kind": "model",
+        "arch": card.arch,
+        "options": card.options,
+        "stages": model.stages,
+        "prompts": model.prompts_per_stage,
+        "classes": card.classes,
+        "preprocess": asdict(card.preprocess),
+        "augment": asdict(card.augment),
+        "projection": projection_sizes(model.projections) if len(model.projections) else None,
+        "auxiliary": model.auxiliary.out_features if model.auxiliary is not None else None,
+        "backbone_sha256": fingerprint(model),
+        "history": card.history,
+        "dept_version": __version__,
+    }
+    if domains is not None:
+        meta["domains"] = {"names": domains.names, **domains.sizes()}
+    tensors = {n: t for n, t in model.state_dict().items() if domains is not None or not n.startswith("domains.")}
+    write_tensors(Path(path), tensors, meta)
+    return Path(path)
+
+
+def load_model(path: str | Path) -> Model:
+    """Read a model file."""
+    tensors, meta = read_tensors(path, "model")
+    with intact(path):
+        card = Card(
+            meta["arch"],
+            tuple(meta["classes"]),
+            Preprocess(**_tuples(meta["preprocess"])),
+            Augment(**_tuples(meta["augment"])),
+            meta["options"],
+            meta["history"],
+        )
+        model = build_empty(
+            card,
+            stages=meta["stages"],
+            prompts=meta["prompts"],
+            projection=meta["projection"],
+            auxiliary=meta.get("auxiliary"),
+            domains=meta.get("domains"),
+        )
+        stored = str(meta["backbone_sha256"])
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataError(f"The tensors of {path} do not fit {card.arch!r}: {error}") from error
+    found = tensors_hash({n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")})
+    if found != stored:
+        raise DataError(
+            f"The backbone in {path} has changed since the file was written: its metadata says {stored[:16]}…, its "
+            f"tensors are {found[:16]}…. Make or fetch the file anew."
+        )
+    return model.eval()
+
+
+def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:
+    """Metadata of an adapter over this model; `entries` say how it came about."""
+    card = model.card
+    meta = {
+        "format": FORMAT,
+        "kind": "adapter",
+        "arch": card.arch,
+        "stages": model.stages,
+        "prompts": model.prompts_per_stage,
+        "classes_sha256": _classes_hash(card.classes),
+        "preprocess": asdict(card.preprocess),
+        "dept_version": __version__,
+        **entries,
+    }
+    if len(json.dumps(card.classes)) <= _SHORT_CLASS_LIST:
+        meta["classes"] = card.classes
+    return meta
+
+
+def rest_hash(model: Model, adapted: Iterable[str]) -> str:
+    """sha256 of the head and prompts that an adapter does not hold: two models over one backbone differ in them."""
+    rest = set(select(model, "head", "prompts")) - set(adapted)
+    return tensors_hash(pick(model, rest))
+
+
+def save_adapter(adapter: Adapter, path: str | Path, *, half: bool = False) -> Path:
+    """Write an adapter with its metadata (see `adapter_meta`); `half` stores the tensors in fp16."""
+    tensors = {n: t.half() if half and t.is_floating_point() else t for n, t in adapter.tensors.items()}
+    write_tensors(Path(path), tensors, adapter.meta)
+    return Path(path)
+
+
+def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None = None) -> Adapter:
+    """Read an adapter for this model; another backbone or class list is refused, and so is another head or other
+    prompts where the adapter does not bring them.
+
+    Args:
+        backbone_sha256: fingerprint of the model's backbone, if the caller knows it already.
+    """
+    tensors, meta = read_tensors(path, "adapter")
+    ours = backbone_sha256 or fingerprint(model)
+    with intact(path):
+        if meta["backbone_sha256"] != ours:
+            raise DataError(
+                f"{path} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
+                f"model {ours[:16]}… ({model.card.arch}). Use the model file it was adapted from."
+            )
+        if meta["classes_sha256"] != _classes_hash(model.classes):
+            theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
+            raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
+    rest = rest_hash(model, tensors)
+    if meta.get("rest_sha256", rest) != rest:  # older files do not say
+        raise DataError(
+            f"{path} was made for a model with the same backbone, but another head or other prompts. "
+            "Use the model file it was adapted from."
+        )
+    return Adapter({n: t.float() if t.dtype == torch.half else t for n, t in tensors.items()}, meta)
+
+
+def apply_adapter(model: Model, adapter: Adapter) -> Model:
+    """The model with the adapter written into it; fresh prompts are made room for if it has none."""
+    prompts = adapter.tensors.get("prompts")
+    if prompts is not None and (model.prompts is None or model.prompts.shape != prompts.shape):
+        model = model.with_prompts(prompts.shape[0], prompts.shape[1])
+    adapter.copy_to(model)
+    return model
+
+
+def load(path: str | Path, *, adapter: str | Path | None = None) -> Model:
+    """Read a model file and, on top, an adapter file. The result is an ordinary nn.Module in eval mode."""
+    model = load_model(path)
+    if adapter is None:
+        return model
+    return apply_adapter(model, load_adapter(adapter, model)).eval()
+
+
+def _classes_hash(classes: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; dataclasses that are compared and hashed want them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,0 +1,1 @@
+"""Runs: a method over images, into a run folder."""

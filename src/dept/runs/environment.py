@@ -1,0 +1,41 @@
+"""Where a run ran: versions, device and processor, which may change the last digits of its numbers."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from dept._version import __version__
+from dept.data.loader import Runtime
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def environment(runtime: Runtime) -> dict[str, Any]:
+    """What must be equal for a run to give the same bits again."""
+    return {
+        "dept": __version__,
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "device": runtime.device,
+        "processor": processor(runtime.device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor(device: str) -> str:
+    """Name of the GPU, or of the CPU with its family and model and the instructions that torch uses of it."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    text = CPUINFO.read_text(encoding="utf-8", errors="replace") if CPUINFO.exists() else ""
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: *(.*)$", text, re.MULTILINE))
+    name = found.get("model name") or platform.processor() or platform.machine()
+    # Virtual machines often hide the name, and kernels are chosen by these numbers.
+    kind = f" (family {found['cpu family']}, model {found['model']})" if found.keys() >= {"cpu family", "model"} else ""
+    return f"{name}{kind}, {torch.backends.cpu.get_cpu_capability()}"
