@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all their own set-up; nothing else needs to be installed but Python >= 3.10.
+# `make demo` and `make test` do all their own set-up; nothing else needs to be installed but Python >= 3.11.
 PYTHON ?= python3
 BIN := .venv/bin
 

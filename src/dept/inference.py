@@ -16,7 +16,7 @@ from dept.data.images import ImageSet, decodable, find_images, labelled_as, upri
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.views import test_view
 from dept.errors import UsageError
-from dept.metrics import score
+from dept.metrics import Scores, score
 from dept.models.model import Model
 from dept.runs.loops import class_probabilities
 
@@ -63,7 +63,7 @@ def evaluate(
     device: str = "auto",
     workers: int = 0,
     batch: int = 64,
-) -> dict[str, Any]:
+) -> Scores:
     """top1, mean_per_class, per_class, nll, ece and ci95 on labelled images (fractions)."""
     found = scorable(images, model.classes)
     runtime = Runtime(resolve_device(device), workers, batch)
@@ -129,7 +129,7 @@ def evaluate_ensemble(
     device: str = "auto",
     workers: int = 0,
     batch: int = 64,
-) -> dict[str, Any]:
+) -> Scores:
     """As `evaluate`, for the mean of the models' probabilities; each model sees the images its own way."""
     if not models:
         raise ValueError("An ensemble needs at least one member.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -13,7 +13,35 @@ from torch import Tensor
 from dept.core.losses import entropy
 
 
-def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+class Scores(TypedDict):
+    """What `score` measures on labelled images."""
+
+    n: int
+    top1: float
+    mean_per_class: float
+    per_class: dict[str, float]
+    nll: float
+    ece: float
+    ci95: tuple[float, float]
+
+
+class Confidence(TypedDict):
+    """Predictions without labels: how confident they are, and over how many classes they spread."""
+
+    confidence: float
+    entropy: float
+    effective_classes: float
+
+
+class LabelFree(TypedDict):
+    """What adaptation changed, as far as it can be told without labels."""
+
+    changed: float
+    before: Confidence
+    after: Confidence
+
+
+def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> Scores:
     """top1, mean_per_class, per_class, nll, ece and the 95 % Wilson interval of top1.
 
     Args:
@@ -103,11 +131,11 @@ def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generato
     return means
 
 
-def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
+def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> LabelFree:
     """What can be said without labels: how much changed, how confident, how the predicted classes are spread."""
     old, new = before.argmax(dim=1), after.argmax(dim=1)
 
-    def summary(probabilities: Tensor, predicted: Tensor) -> dict[str, Any]:
+    def summary(probabilities: Tensor, predicted: Tensor) -> Confidence:
         histogram = torch.bincount(predicted, minlength=len(classes)).double() / len(predicted)
         return {
             "confidence": float(probabilities.max(dim=1).values.mean()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def _subtitle(run: RunFiles) -> str:
     if "images" in run.result:
         parts.append(f"{run.result['images']:,} {'training' if run.kind == 'train' else 'target'} images")
     if run.events and "time" in run.events[-1]:
-        day = datetime.fromtimestamp(float(run.events[-1]["time"]), tz=timezone.utc)
+        day = datetime.fromtimestamp(float(run.events[-1]["time"]), tz=UTC)
         parts.append(f"{day:%Y-%m-%d}")
     return " · ".join(parts)
 

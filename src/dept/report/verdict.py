@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dept.metrics import label_free
+from dept.metrics import LabelFree, label_free
 from dept.report.blocks import Tile, Tone
 from dept.report.charts import signed
 from dept.report.measure import Measured
@@ -36,7 +36,7 @@ def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     return _unfinished(run)
 
 
-def _paired(found: Gain, free: dict[str, Any] | None) -> tuple[str, Tone]:
+def _paired(found: Gain, free: LabelFree | None) -> tuple[str, Tone]:
     interval = f"paired 95 % interval {signed(100 * found.low, 1)} to {signed(100 * found.high, 1)}"
     numbers = (
         f"from {100 * found.before:.1f} % to {100 * found.after:.1f} % on {found.count:,} labelled images: "
@@ -61,7 +61,7 @@ def _recorded(result: dict[str, Any]) -> tuple[str, Tone]:
     ), ("good" if before["top1"] < after["ci95"][0] else "bad" if before["top1"] > after["ci95"][1] else "unsure")
 
 
-def _unlabelled(free: dict[str, Any], count: int) -> tuple[str, Tone]:
+def _unlabelled(free: LabelFree, count: int) -> tuple[str, Tone]:
     before, after = free["before"], free["after"]
     sentence = (
         f"Whether accuracy rose is unknown, because no labels were given. {100 * free['changed']:.1f} % of {count:,} "
@@ -71,7 +71,7 @@ def _unlabelled(free: dict[str, Any], count: int) -> tuple[str, Tone]:
     return _warned(sentence, free)
 
 
-def _warned(sentence: str, free: dict[str, Any] | None) -> tuple[str, Tone]:
+def _warned(sentence: str, free: LabelFree | None) -> tuple[str, Tone]:
     """Labels do not decide: what speaks without them is the sign of a collapse."""
     warning = beware(free) if free else ""
     return (f"{sentence} {warning}", "bad") if warning else (sentence, "unsure")
@@ -100,11 +100,11 @@ def _unfinished(run: RunFiles) -> tuple[str, Tone]:
     return f"The run is not finished: {done:,} of {planned:,} steps are done.", "unsure"
 
 
-def free_numbers(run: RunFiles, measured: Measured | None) -> dict[str, Any] | None:
+def free_numbers(run: RunFiles, measured: Measured | None) -> LabelFree | None:
     """What is known without labels, on the report's images or else as the run recorded it."""
     if measured is not None and measured.before is not None:
         return label_free(measured.before.probabilities, measured.after.probabilities, measured.classes)
-    recorded: dict[str, Any] | None = run.result.get("label_free")
+    recorded: LabelFree | None = run.result.get("label_free")
     return recorded
 
 

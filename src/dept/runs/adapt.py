@@ -27,7 +27,7 @@ from dept.runs.environment import environment
 from dept.runs.folder import Listener, RunFolder, kept, silent
 from dept.runs.job import make_config, promptable
 from dept.runs.loops import collect, offline, planned_steps
-from dept.runs.record import check_seed, places, protocol, shown, skipped_files
+from dept.runs.record import Protocol, check_seed, places, protocol, shown, skipped_files
 from dept.runs.words import describe, few_steps
 
 
@@ -220,7 +220,7 @@ class _Job:
         if self.scored is not None:
             self.folder.log("score", step=step, top1=self._top1(readouts))
 
-    def _protocol(self) -> dict[str, Any]:
+    def _protocol(self) -> Protocol:
         options = self.options
         return protocol(
             self.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import timm
 import torch
@@ -16,7 +16,19 @@ from dept.data.loader import Runtime
 CPUINFO = Path("/proc/cpuinfo")
 
 
-def environment(runtime: Runtime) -> dict[str, Any]:
+class Environment(TypedDict):
+    """Versions and hardware of a run."""
+
+    dept: str
+    torch: str
+    timm: str
+    python: str
+    device: str
+    processor: str
+    threads: int
+
+
+def environment(runtime: Runtime) -> Environment:
     """What must be equal for a run to give the same bits again."""
     return {
         "dept": __version__,

@@ -4,13 +4,93 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from dept.data.images import ImageSet, list_hash
 from dept.data.views import Augment
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
+from dept.metrics import LabelFree, Scores
 from dept.models.model import Model, tensors_hash
+from dept.runs.environment import Environment
+
+
+class Protocol(TypedDict):
+    """Everything that a number depends on besides the machine's rounding. Stored as JSON, compared field by field."""
+
+    arch: str
+    options: dict[str, Any]
+    stages: int
+    prompts: int
+    preprocess: dict[str, Any]
+    augment: dict[str, Any]
+    images: int
+    list_sha256: str
+    method: str
+    views: str
+    config: dict[str, Any]
+    seed: int
+    readout: str
+    amp: NotRequired[bool]
+    stats_sha256: NotRequired[str]
+    backbone_sha256: NotRequired[Any]
+    """of the frozen backbone; of each member of an ensemble"""
+    initial_backbone_sha256: NotRequired[str]
+    setting: NotRequired[str]
+    evaluated_on: NotRequired[str]
+    ratio: NotRequired[float]
+    subset: NotRequired[str]
+    views_made_on: NotRequired[str]
+    domains: NotRequired[dict[str, Any]]
+    held_out: NotRequired[int]
+    selection: NotRequired[str]
+    source_images: NotRequired[int]
+    source_list_sha256: NotRequired[str]
+    stream: NotRequired[dict[str, Any]]
+    reset: NotRequired[str]
+    forced: NotRequired[list[str]]
+
+
+class Predictions(TypedDict):
+    """Predicted classes before and after, and the true ones, image by image."""
+
+    before: list[int]
+    after: list[int]
+    labels: NotRequired[list[int]]
+
+
+class Result(TypedDict):
+    """What a run found out: result.json of a run folder, and the result of a benchmark cell."""
+
+    images: int
+    tunable_model: int
+    tunable_total: int
+    protocol: Protocol
+    environment: Environment
+    method: NotRequired[str]
+    skipped: NotRequired[list[list[str]]]
+    skipped_scored: NotRequired[list[list[str]]]
+    notes: NotRequired[list[str]]
+    label_free: NotRequired[LabelFree]
+    before: NotRequired[Scores]
+    after: NotRequired[Scores]
+    readouts: NotRequired[dict[str, float]]
+    adapter_bytes: NotRequired[int]
+    domains: NotRequired[Any]
+    """adaptation: source domains that the prompts started from; training: a row per domain"""
+    held_out: NotRequired[int]
+    accuracy: NotRequired[float]
+    best_epoch: NotRequired[int]
+    epochs: NotRequired[int]
+    source_images: NotRequired[int]
+    steps: NotRequired[int]
+    gain: NotRequired[float]
+    gain_ci95: NotRequired[tuple[float, float]]
+    predictions: NotRequired[Predictions]
+    segments: NotRequired[dict[str, dict[str, float]]]
+    members: NotRequired[dict[str, float]]
+    curve: NotRequired[dict[str, dict[str, list[float]]]]
+    seconds: NotRequired[float]
 
 
 def protocol(
@@ -22,9 +102,9 @@ def protocol(
     augment: Augment,
     seed: int,
     **entries: Any,
-) -> dict[str, Any]:
-    """Everything that a number depends on besides the machine's rounding."""
-    return {
+) -> Protocol:
+    """The protocol of a run; `entries` are the optional fields that its kind has."""
+    record = {
         "arch": model.card.arch,
         "options": model.card.options,
         "stages": model.stages,
@@ -41,6 +121,7 @@ def protocol(
         **({"stats_sha256": tensors_hash(method.stats)} if method.stats else {}),
         **entries,
     }
+    return cast(Protocol, record)
 
 
 def places(**given: object) -> dict[str, str]:

@@ -26,7 +26,7 @@ from dept.runs.environment import environment
 from dept.runs.folder import Listener, RunFolder, kept, silent
 from dept.runs.job import make_config
 from dept.runs.loops import Event, class_probabilities, offline, planned_steps, steps_per_epoch
-from dept.runs.record import check_seed, protocol, skipped_files
+from dept.runs.record import Protocol, check_seed, protocol, skipped_files
 from dept.runs.words import adapt_command, skips
 
 __all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
@@ -192,7 +192,7 @@ class _Job:
             return SourceTraining(self.model, self.config, seed=seed)
         return MultiSourceTraining(self.model, self.config, names=training.names, owners=training.owners, seed=seed)
 
-    def _protocol(self, initial: str) -> dict[str, Any]:
+    def _protocol(self, initial: str) -> Protocol:
         record = protocol(
             self.model,
             self.images,

@@ -26,7 +26,7 @@ from dept.runs.environment import environment
 from dept.runs.folder import Listener, RunFolder, kept, silent
 from dept.runs.job import make_config
 from dept.runs.loops import Event, collect, training_noise
-from dept.runs.record import check_seed, places, protocol, skipped_files
+from dept.runs.record import Protocol, check_seed, places, protocol, skipped_files
 from dept.runs.words import beware, outcome
 
 WITH_SOURCE = "source and target together"  # what a protocol calls this setting
@@ -254,7 +254,7 @@ class _Job:
             correct = probabilities.argmax(dim=1) == torch.tensor(self.scored.labels)
             self.folder.log("score", step=step, top1={"student": float(correct.double().mean())})
 
-    def _protocol(self, augment: Augment, initial: str) -> dict[str, Any]:
+    def _protocol(self, augment: Augment, initial: str) -> Protocol:
         source = self.source.images
         return protocol(
             self.model,
@@ -271,7 +271,7 @@ class _Job:
             evaluated_on="scored images" if self.scored is not None else "target images (transductive)",
         )
 
-    def _finish(self, before: Tensor, after: Tensor, steps: int, record: dict[str, Any]) -> UDARun:
+    def _finish(self, before: Tensor, after: Tensor, steps: int, record: Protocol) -> UDARun:
         model, folder = self.model, self.folder
         result: dict[str, Any] = {
             "method": self.method.name,

@@ -8,6 +8,7 @@ from typing import Any
 
 from dept.core.vit import can_be_prompted
 from dept.methods.base import BaseConfig, Method
+from dept.metrics import LabelFree
 from dept.models.model import Model
 from dept.runs.loops import planned_steps
 
@@ -36,7 +37,7 @@ def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
     return "\n".join(lines)
 
 
-def beware(free: dict[str, Any]) -> str:
+def beware(free: LabelFree) -> str:
     """A warning if the predictions have gathered in fewer classes than before, else nothing. Needs no labels."""
     before, after = (free[when]["effective_classes"] for when in ("before", "after"))
     if after >= GATHERED * before:
