@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dept.runs.words import beware
+from dept.runs.words import collapse_warning
 
 RESULTS = Path(__file__).parent / "results"
 SIGNS = ("more effective classes", "fewer effective classes", "warned", "not warned")
@@ -30,7 +30,7 @@ def adaptations() -> list[dict[str, Any]]:
 def signs(free: dict[str, Any]) -> tuple[str, str]:
     """What could be seen without labels: the direction of the effective classes, and whether there was a warning."""
     before, after = (free[when]["effective_classes"] for when in ("before", "after"))
-    return SIGNS[0] if after > before else SIGNS[1], SIGNS[2] if beware(free) else SIGNS[3]
+    return SIGNS[0] if after > before else SIGNS[1], SIGNS[2] if collapse_warning(free) else SIGNS[3]
 
 
 def main() -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from dept.cli.main import main
-from dept.cli.stream import _Session
 from dept.models.files import load
+from dept.runs.stream_run import _Session
 from dept.runs.train import TrainRun
+from support import same_bits
 
 Typing = Callable[[list[str]], None]
 SMALL = ["--method", "tent", "--batch", "4", "--device", "cpu"]
@@ -77,35 +79,33 @@ def test_broken_and_repeated_files(
     assert "came twice" in capsys.readouterr().err
 
 
-def test_resume_ends_in_the_same_lines(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", [0, 4])
+def test_a_crash_loses_no_prediction_and_no_bit(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, saved: int
+) -> None:
+    """More was predicted after the last save, or before the first: it stays, and is learned from again."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert stream(source_run, target_images, whole, "--group", "2", "--save-every", "1") == 0
-    assert stream(source_run, target_images, parts, "--group", "2", "--save-every", "1") == 0
-    expected = (whole / "predictions.jsonl").read_text()
-    # A crash: the last state is old, and more was predicted after it.
-    first = tmp_path / "first"
-    listing = tmp_path / "list.txt"
     order = [row["path"] for row in rows(whole)]
-    listing.write_text("\n".join(order[:4]) + "\n")
-    assert stream(source_run, listing, first, "--group", "2", "--order", "as-is") == 0
-    with (first / "predictions.jsonl").open("a") as file:
-        file.write(json.dumps({"path": order[4], "label": "lost", "confidence": 0.0}) + "\n")
-    assert stream(source_run, target_images, first, "--group", "2", "--resume") == 0
-    assert (first / "predictions.jsonl").read_text() == expected
-    assert (parts / "predictions.jsonl").read_text() == expected
+    listing = tmp_path / "list.txt"
+    listing.write_text("\n".join(order[: saved or 2]) + "\n")
+    assert stream(source_run, listing, parts, "--group", "2", "--order", "as-is") == 0
+    if not saved:
+        (parts / "resume.safetensors").unlink()
+        (parts / "adapter.safetensors").unlink()
+    lines = (whole / "predictions.jsonl").read_text().splitlines(keepends=True)
+    (parts / "predictions.jsonl").write_text("".join(lines[:6]) + lines[6][:20])  # the last one half written
+    assert stream(source_run, target_images, parts, "--group", "2", "--resume") == 0
+    assert (parts / "predictions.jsonl").read_text() == (whole / "predictions.jsonl").read_text()
+    assert same_bits(*(load_file(folder / "adapter.safetensors") for folder in (whole, parts)))
 
 
 def test_an_occupied_folder_is_refused(
     source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "predictions.jsonl").write_text("{}\n")
-    for more in ([], ["--resume"]):
-        assert stream(source_run, target_images, tmp_path, *more) == 2
-        said = capsys.readouterr().err
-        assert "killed before its state was saved" in said and "Choose another --out" in said
-    (tmp_path / "resume.safetensors").write_bytes(b"")
     assert stream(source_run, target_images, tmp_path) == 2
-    assert "already holds a stream. Go on with it by --resume" in capsys.readouterr().err
+    assert "already holds a stream. Use --resume to continue, or choose another --out." in capsys.readouterr().err
 
 
 def test_a_mistyped_path_leaves_nothing_behind(
@@ -139,9 +139,9 @@ def test_a_stream_that_is_killed_after_its_first_update_can_go_on(
             raise error
         answer(session, *words)
 
-    answer = _Session._answer
+    answer = _Session._predict
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(_Session, "_answer", killed)
+        patch.setattr(_Session, "_predict", killed)
         stream(source_run, target_images, parts)
     assert len(rows(parts)) == 4 and (parts / "adapter.safetensors").exists()
     assert stream(source_run, target_images, parts, "--resume") == 0
@@ -155,7 +155,7 @@ def test_another_run_is_not_replaced(
     (tmp_path / name).write_text("of another run")
     for more in ([], ["--resume"]):
         assert stream(source_run, target_images, tmp_path, *more) == 2
-        assert f"holds a run that is no stream ({name})" in capsys.readouterr().err
+        assert f"holds a run that is not a stream ({name})" in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "of another run"
 
 
@@ -170,7 +170,7 @@ def test_resume_with_other_settings_is_refused(
     assert "other settings (lr, seed differ)" in capsys.readouterr().err
     for flag in ("--resume", "--overwrite"):
         assert main(["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path), flag]) == 2
-        assert "holds a stream (predictions.jsonl); choose another --out" in capsys.readouterr().err
+        assert "holds a stream (predictions.jsonl). Choose another --out" in capsys.readouterr().err
     assert (tmp_path / "predictions.jsonl").read_text() == lines
 
 
@@ -265,7 +265,7 @@ def test_a_watched_folder(
         grow()
 
     turns = [wait, wait, grow, grow, deep, *[wait] * 8]
-    monkeypatch.setattr("dept.cli.stream.stop_signal", Watcher(turns))
+    monkeypatch.setattr("dept.runs.stream_run.stop_signal", Watcher(turns))
     assert stream(source_run, folder, out, "--watch", "--poll", "0") == 0
     answers = rows(out)
     assert Path(answers[0]["path"]).name == "a.png"
@@ -295,7 +295,7 @@ def test_a_stream_of_broken_files_only(source_run: TrainRun, tmp_path: Path, typ
     for number in range(5):
         (tmp_path / f"{number}.png").write_bytes(b"not an image")
     typing([str(tmp_path / f"{n}.png") for n in range(5)])
-    assert stream(source_run, "-", tmp_path / "run") == 0
+    assert stream(source_run, "-", tmp_path / "run") == 3
     assert [Path(row["path"]).name for row in rows(tmp_path / "run")] == [f"{n}.png" for n in range(5)]
     assert all("error" in row and "label" not in row for row in rows(tmp_path / "run"))
     source, after = load(source_run.file), load(source_run.file, adapter=tmp_path / "run" / "adapter.safetensors")

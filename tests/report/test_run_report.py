@@ -235,7 +235,8 @@ def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path
         *("--out", "RUN", "--method", "tent", "--device", "cpu", "--batch", "4")
     ]
     checked(render(seeing))
-    (out / "config.json").unlink()  # as in a folder of an older version
+    for name in ("config.json", "events.jsonl", "result.json"):  # as in a folder of an older version
+        (out / name).unlink()
     blind = make_page(out, PCA)
     assert "The stream answered 10 images" in blind.verdict and titles(blind)["curves"] and not blind.command
     named = make_page(out, replace(PCA, model=source_run.file))

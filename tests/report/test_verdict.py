@@ -42,4 +42,4 @@ def test_labels_decide_and_where_they_do_not_a_collapse_is_told(
 ) -> None:
     sentence, found = verdict(RUN, measured(before, after))
     assert sentence.startswith(begins) and found == tone
-    assert ("Beware: the predictions gathered in 1.0 effective classes, 3.0 before" in sentence) == warns
+    assert ("Warning: predictions collapsed from 3.0 to 1.0 effective classes" in sentence) == warns

@@ -20,10 +20,11 @@ from dept.metrics import label_free
 from dept.models.files import load, load_adapter, load_model
 from dept.models.model import fingerprint
 from dept.models.stats import save_stats
-from dept.runs.adapt import AdaptOptions, AdaptRun, adapt, describe
+from dept.runs.adapt import AdaptOptions, AdaptRun, adapt
 from dept.runs.job import make_config
 from dept.runs.read import read_run
 from dept.runs.train import TrainRun
+from dept.runs.words import adapted
 from support import (
     PROJECTION,
     StopAfter,
@@ -269,7 +270,7 @@ def test_resume_with_other_settings_is_refused(
         patch.setattr("dept.runs.folder.stop_signal", StopAfter(1))
         with pytest.raises(Interrupted):
             adapt(source_run.file, target_images, out=tmp_path / "run", **TINY)
-    with pytest.raises(UsageError, match=r"started with other settings \(protocol differ\).*--overwrite"):
+    with pytest.raises(UsageError, match=r"started with other settings \(lr differ\).*another `out`"):
         adapt(source_run.file, target_images, out=tmp_path / "run", resume=True, lr=0.5, **TINY)
     with pytest.raises(UsageError, match="started with other settings"):
         adapt(source_run.file, target_images, out=tmp_path / "run", resume=True, seed=9, **TINY)
@@ -280,7 +281,7 @@ def test_an_occupied_folder_is_refused_or_overwritten(
 ) -> None:
     out = tmp_path / "run"
     adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
-    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*Replace it by --overwrite"):
+    with pytest.raises(UsageError, match=r"already holds a run \(.*result.json.*Use `overwrite`"):
         adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match="nothing to resume"):
         adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)
@@ -354,7 +355,7 @@ def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path
     arguments = {"stages": 2, "prompts": 3, "max_iters": 1, **TINY}
     run = adapt(plain, target_images, out=tmp_path / "run", **arguments)
     assert run.model.stages == 2 and run.model.prompts_per_stage == 3
-    assert "fresh, random ones were added" in run.result["notes"][0] and "Note:" in str(run)
+    assert "random ones were added" in run.result["notes"][0] and "Note:" in str(run)
     assert events(run.folder)[0]["notes"] == run.result["notes"]
     assert run.model.backbone is plain.backbone
 
@@ -363,7 +364,7 @@ def test_few_steps_by_default_are_noted_and_a_chosen_length_is_not(
     source_run: TrainRun, target_images: Path, tmp_path: Path
 ) -> None:
     noted = adapt(source_run.file, target_images, out=tmp_path / "a", batch=16, device="cpu", **PROJECTION)
-    sentence = "15 epochs of 10 images are 15 steps, few for dept: it may get further with --max-iters 1200."
+    sentence = "Only 15 steps (15 epochs × 10 images). dept usually needs about 1,200: try `max_iters` 1200."
     assert noted.result["notes"] == [sentence] and f"Note: {sentence}" in str(noted)
     chosen = adapt(source_run.file, target_images, out=tmp_path / "b", **BRIEF, **PROJECTION)
     other = adapt(source_run.file, target_images, out=tmp_path / "c", method="tent", device="cpu")
@@ -475,14 +476,14 @@ def test_describe_without_scores() -> None:
         "method": "dept", "images": 3, "tunable_model": 1234, "tunable_total": 5678, "notes": [], "skipped": [],
         "label_free": free, "adapter_bytes": 2048,
     }  # fmt: skip
-    text = describe(result, Path("runs/x"))
+    text = adapted(result, Path("runs/x"), "MODEL")
     assert "1,234 parameters tuned (5,678 with heads that only training needs)." in text
-    assert "1,234 parameters tuned." in describe(result | {"tunable_total": 1234}, Path("runs/x"))
-    assert "(2 KiB)" in text and "Accuracy" not in text and "Beware" not in text
+    assert "1,234 parameters tuned." in adapted(result | {"tunable_total": 1234}, Path("runs/x"), "MODEL")
+    assert "(2 KiB)" in text and "Accuracy" not in text and "Warning" not in text
     one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
-    text = describe(result | {"label_free": one_class}, Path("runs/x"))
-    assert "Beware: the predictions gathered in 1.0 effective classes, 2.0 before" in text
-    text = describe(result, Path("my runs/x"), "my model")
+    text = adapted(result | {"label_free": one_class}, Path("runs/x"), "MODEL")
+    assert "Warning: predictions collapsed from 2.0 to 1.0 effective classes" in text
+    text = adapted(result, Path("my runs/x"), "my model")
     assert "dept predict 'my model' IMAGES --adapter 'my runs/x/adapter.safetensors'" in text
     assert text.endswith("dept report 'my runs/x'")
 
@@ -524,7 +525,7 @@ def test_a_run_whose_image_vanishes_goes_on_when_it_is_back(
         if event["event"] == "step" and event["step"] == 2:
             file.rename(hidden)
 
-    with pytest.raises(DataError, match=rf"{file.name} cannot be read .* steps so far are saved; .* --resume"):
+    with pytest.raises(DataError, match=rf"{file.name} cannot be read .* steps so far are saved. Use `resume`"):
         adapt(source_run.file, images, out=tmp_path / "run", listener=vanish, **settings)
     hidden.rename(file)
     resumed = adapt(source_run.file, images, out=tmp_path / "run", resume=True, **settings)

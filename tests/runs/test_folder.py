@@ -52,7 +52,7 @@ def test_any_trace_of_a_run_occupies_a_folder(tmp_path: Path, name: str) -> None
 
 def test_resuming_is_offered_only_where_there_is_something_to_resume(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"\(result.json\)\. Replace it by --overwrite, or choose another --out\."):
+    with pytest.raises(UsageError, match=r"\(result.json\)\. Use `overwrite`, or choose another `out`\."):
         folder(tmp_path)
     (tmp_path / "resume.safetensors").write_bytes(b"")
     with pytest.raises(UsageError, match=r"Go on with it by --resume, replace it by --overwrite, or choose another"):
@@ -68,13 +68,15 @@ def test_other_files_do_not_occupy_it(tmp_path: Path) -> None:
 
 def test_config_is_compared_on_resume(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    run.configure({"a": 1, "b": (1, 2), "p": Path("x")})
+    run.configure({"protocol": {"a": 1, "b": (1, 2), "config": {"p": Path("x")}}, "options": {"workers": 1}})
     (tmp_path / "resume.safetensors").write_bytes(b"")
     again = folder(tmp_path, resume=True)
-    again.configure({"a": 1, "b": [1, 2], "p": "x"})  # equal as JSON
+    again.configure(
+        {"protocol": {"a": 1, "b": [1, 2], "config": {"p": "x"}}, "options": {"workers": 2}}
+    )  # equal as JSON
     with pytest.raises(UsageError, match=r"\(a, c differ\)"):
-        again.configure({"a": 2, "b": [1, 2], "p": "x", "c": 0})
-    assert json.loads((tmp_path / "config.json").read_text())["a"] == 1
+        again.configure({"protocol": {"a": 2, "b": [1, 2], "config": {"p": "x", "c": 0}}})
+    assert json.loads((tmp_path / "config.json").read_text())["protocol"]["a"] == 1
 
 
 def test_state_round_trip_on_disk(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_checkpoints_come_about_once_a_minute_and_never_at_the_end(monkeypatch: 
 def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
     run, saved = folder(tmp_path), list[int]()
     steps = [Event(Progress(n, 3, 0), {"loss": loss}, 0.1, False) for n, loss in enumerate((1.0, float("nan"), 1.0))]
-    with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower --lr"):
+    with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower `lr`"):
         list(kept(steps, Tent(tiny_model()), run, saved.append))
     assert [event["step"] for event in events(run.path)] == [0] and not saved
 
@@ -140,7 +142,7 @@ def test_what_was_done_is_saved_when_the_next_images_cannot_be_had(tmp_path: Pat
             raise RuntimeError("DataLoader worker exited unexpectedly")
         raise DataError("x.png cannot be read.")
 
-    ends, said = (Interrupted, "stopped after step 2") if signalled else (DataError, "2 steps so far .* --resume")
+    ends, said = (Interrupted, "stopped after step 2") if signalled else (DataError, "2 steps so far .* `resume`")
     with pytest.raises(ends, match=said):
         list(kept(steps(middle=False), method, run, saved.append))
     assert saved == [2]

@@ -8,13 +8,13 @@ import torch
 
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import Batch, LabelledBatch, Runtime, TestPasses, Views
-from dept.methods.base import BaseConfig, Method, Progress
+from dept.methods.base import BaseConfig, Progress
 from dept.methods.dept import DePT
 from dept.methods.source import Source
 from dept.methods.tent import Tent
 from dept.models.files import load_model
 from dept.models.model import Model
-from dept.runs.loops import collect, offline, online, planned_steps, steps_per_epoch
+from dept.runs.loops import collect, offline, planned_steps, steps_per_epoch
 from dept.runs.train import TrainRun
 from support import same_bits, tiny_config
 
@@ -133,39 +133,6 @@ def test_learning_rate_in_events(source_model: Model, images: ImageSet) -> None:
     method = Tent(source_model, tiny_config(Tent, schedule="cosine", lr=0.1))
     rates = [e.lr for e in offline(method, images, Views(source_model.card.preprocess), Runtime())]
     assert rates[0] == 0.1 and rates[3] == pytest.approx(0.05) and rates == sorted(rates, reverse=True)
-
-
-# ---- online ----
-
-
-def test_a_stream_predicts_every_image_exactly_once_in_order(source_model: Model, images: ImageSet) -> None:
-    method = Tent(source_model, tiny_config(Tent))
-    order = [9, 3, 1, 0, 2, 4, 8, 7, 6, 5]
-    seen = list(online(method, images, order, Views(source_model.card.preprocess), Runtime()))
-    assert torch.cat([o.index for o in seen]).tolist() == order
-    assert [len(o.logits) for o in seen] == [4, 4, 2] and seen[-1].event.last
-    assert not any(o.logits.requires_grad for o in seen)
-
-
-def test_a_stream_of_several_views(source_model: Model, images: ImageSet) -> None:
-    method = DePT(source_model, tiny_config(DePT, bank=False, predict="after"))
-    seen = list(online(method, images, range(10), Views(source_model.card.preprocess), Runtime()))
-    assert len(seen) == 3 and method.bank is None and "pseudo_label" in seen[0].event.terms
-
-
-def test_a_stream_can_be_resumed(source_run: TrainRun, images: ImageSet) -> None:
-    def fresh() -> tuple[Method, Views]:
-        model = load_model(source_run.file)
-        return Tent(model, tiny_config(Tent, lr=0.05)), Views(model.card.preprocess)
-
-    (whole, views), (broken, _), (resumed, _) = fresh(), fresh(), fresh()
-    everything = list(online(whole, images, range(10), views, Runtime()))
-    stream = online(broken, images, range(10), views, Runtime())
-    next(stream)
-    resumed.load_state_dict({name: tensor.clone() for name, tensor in broken.state_dict().items()})
-    rest = list(online(resumed, images, range(10), views, Runtime(), start=1))
-    assert [o.index.tolist() for o in rest] == [o.index.tolist() for o in everything[1:]]
-    assert all(torch.equal(a.logits, b.logits) for a, b in zip(rest, everything[1:], strict=True))
 
 
 def test_collect_gathers_the_whole_pass(source_model: Model, images: ImageSet) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ import dept
 from dept.data.images import find_labelled
 from dept.data.loader import Runtime, Views
 from dept.data.streams import domain_by_domain
+from dept.methods.dept import DePT
 from dept.methods.shot import SHOT
 from dept.methods.tent import Tent
-from dept.models.files import load_model
+from dept.models.files import load, load_model
 from dept.models.model import Model
 from dept.runs.stream import Stream, open_stream, run_scenario
+from dept.runs.stream_run import stream_into
 from dept.runs.train import TrainRun
+from support import tiny_config
 
 
 def paths(folder: Path) -> list[Path]:
@@ -113,3 +117,35 @@ def test_reset_policies(source_run: TrainRun, target_labelled: Path, reset: str)
         source = load_model(source_run.file)
         expected = dept.predict(source, images, device="cpu")
         assert after.argmax(dim=1).tolist() == [source.classes.index(p.label) for p in expected]
+
+
+def test_a_scenario_predicts_every_image_exactly_once_in_order(source_model: Model, target_labelled: Path) -> None:
+    images = find_labelled(target_labelled)
+    scenario = domain_by_domain([("a", images)], seed=3)
+    for kind, changes in ((Tent, {}), (DePT, {"bank": False, "predict": "after"})):
+        method = kind(source_model, tiny_config(kind, **changes))
+        seen = list(run_scenario(method, scenario, Views(source_model.card.preprocess), Runtime()))
+        assert torch.cat([index for _, index, _ in seen]).tolist() == list(scenario.segments[0].order)
+        assert [len(logits) for _, _, logits in seen] == [4, 4, 4] and not any(o.requires_grad for *_, o in seen)
+
+
+@pytest.mark.parametrize(("method", "batch"), [("tent", 4), ("dept", 5), ("neo", 5)])
+def test_a_stream_over_a_folder_gives_the_predictions_of_the_benchmark(
+    source_run: TrainRun, target_labelled: Path, tmp_path: Path, method: str, batch: int
+) -> None:
+    """Bit for bit, with a short last batch, for methods that predict before and after their update."""
+    out = tmp_path / "run"
+    run = stream_into(source_run.file, target_labelled, out=out, method=method, seed=7, batch=batch, device="cpu")
+    again = open_stream(source_run.file, method=method, seed=7, batch=batch, device="cpu")
+    images = find_labelled(target_labelled)
+    played = run_scenario(again.method, domain_by_domain([("a", images)], seed=7), again.views, Runtime())
+    probabilities, order = [], []
+    for _, index, logits in played:
+        probabilities += logits.softmax(dim=1).max(dim=1).values.tolist()
+        order += [str(images.paths[position]) for position in index.tolist()]
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [row["path"] for row in rows] == order
+    assert [row["confidence"] for row in rows] == [round(value, 6) for value in probabilities]
+    ours, theirs = load(source_run.file, adapter=out / "adapter.safetensors"), again.method.adapter()
+    assert all(torch.equal(ours.state_dict()[name], tensor) for name, tensor in theirs.tensors.items())
+    assert run.result["images"] == 12 and run.result["steps"] == -(-12 // batch) and not run.stopped

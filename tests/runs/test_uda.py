@@ -112,7 +112,7 @@ def test_scores_during_the_run(source_images: Path, target_images: Path, target_
 def test_too_few_images(source_images: Path, target_images: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"target domain has 10 usable images .* fewer than one batch of 11"):
         run("erm", source_images, target_images, tmp_path, batch=11)
-    with pytest.raises(DataError, match="lower --batch to 24 or less"):
+    with pytest.raises(DataError, match="lower `batch` to 24 or less"):
         run("erm", source_images, target_images, tmp_path, batch=25)
     assert not (tmp_path / "events.jsonl").exists()
 

@@ -37,7 +37,7 @@ from dept.runs.job import make_config, promptable
 from dept.runs.loops import collect
 from dept.runs.read import read_run, score_curves
 from dept.runs.record import protocol
-from dept.runs.stream import run_scenario
+from dept.runs.stream import constant, run_scenario
 from dept.runs.train import SourceTraining, train
 from dept.runs.uda import adapt_with_source
 
@@ -105,7 +105,7 @@ class Executor:
             workers=self.workers,
             **self._going_on(cell),
         )
-        return run.result
+        return dict(run.result)
 
     def _trained(self, cell: Cell) -> dict[str, Any] | None:
         """The result of a training that is there already, made for a cell of another shard."""
@@ -199,7 +199,8 @@ class Executor:
             marks |= forced
         images = next(iter(runs.values())).scored
         assert images is not None
-        first = {name: value for name, value in next(iter(runs.values())).result.items() if name != "readouts"}
+        first: dict[str, Any] = {**next(iter(runs.values())).result}
+        first.pop("readouts")
         before = mean_probabilities([run.before for run in runs.values()])
         after = mean_probabilities([run.after for run in runs.values()])
         shas = {domain: run.result["protocol"]["backbone_sha256"] for domain, run in runs.items()}
@@ -211,7 +212,9 @@ class Executor:
             "label_free": label_free(before, after, images.classes),
             **scores(before, after, images),
             **paired(before, after, images),
-            "protocol": first["protocol"] | {"setting": "ensemble", "backbone_sha256": shas} | marks,
+            "protocol": dict(runs[next(iter(runs))].result["protocol"])
+            | {"setting": "ensemble", "backbone_sha256": shas}
+            | marks,
         }
 
     def _curve(self, cell: Cell) -> dict[str, dict[str, list[float]]]:
@@ -222,7 +225,7 @@ class Executor:
     def _online(self, cell: Cell, model: Model) -> dict[str, Any]:
         scenario = self._scenario(cell)
         kind, stats = methods.get(cell.method), self._stats(cell)
-        config = make_config(kind, None, cell.protocol["preset"], _settings(kind, cell))
+        config = constant(make_config(kind, None, cell.protocol["preset"], _settings(kind, cell)))
         given = model.to(self.runtime.device).eval()
         model, notes = promptable(given, kind, stages=4, prompts=50, seed=cell.seed)
         views = Views(model.card.preprocess, model.card.augment, cell.seed)

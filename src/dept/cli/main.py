@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -81,5 +82,7 @@ def _guarded(name: str, rest: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"dept: {message}", file=sys.stderr)
+    # Library errors put the names of parameters in backticks; here they are flags.
+    flagged = re.sub(r"`([a-z]\w*)`", lambda match: "--" + match[1].replace("_", "-"), message)
+    print(f"dept: {flagged}", file=sys.stderr)
     return code

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dept.cli.show import ProgressBar, as_json, say
 from dept.errors import Interrupted
+from dept.runs.record import Result
 from dept.runs.tensorboard import recorded
 
 
@@ -31,7 +32,7 @@ class Done(Protocol):
     """A finished run: `str` of it is for people, `result` for programs."""
 
     @property
-    def result(self) -> dict[str, Any]: ...
+    def result(self) -> Result: ...
 
 
 def show_run(words: list[str], out: Path, keeping: Keeping, start: Callable[..., Done]) -> int:

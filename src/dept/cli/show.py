@@ -25,6 +25,8 @@ class ProgressBar:
         if kind == "start":
             for note in event["notes"]:
                 say(f"Note: {note}")
+        elif kind == "note":
+            say(f"Note: {event['text']}")
         elif kind == "step":
             self._step(event)
         elif kind == "score":

@@ -81,7 +81,7 @@ def decode_again(path: Path, channels: int = 3) -> Image.Image:
         return decode(path, channels)
     except Exception as error:  # as in `decode_problem`
         raise DataError(
-            f"{path} cannot be read ({_reason(error)}). Was it moved or changed in the meantime? Put it back."
+            f"{path} cannot be read ({reason(error)}). Was it moved or changed in the meantime? Put it back."
         ) from error
 
 
@@ -150,12 +150,12 @@ def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
     """The images that decode; the others move to `skipped`. A DataError if none is left."""
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
         reasons = list(pool.map(decode_problem, images.paths))
-    good = [index for index, reason in enumerate(reasons) if reason is None]
+    good = [index for index, why in enumerate(reasons) if why is None]
     skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
     if not good:
-        path, reason = skipped[0]
+        path, why = skipped[0]
         raise DataError(
-            f"None of the {len(images)} images in {images.root} can be decoded (first: {path.name}: {reason})."
+            f"None of the {len(images)} images in {images.root} can be decoded (first: {path.name}: {why})."
         )
     return replace(images.take(good), skipped=images.skipped + tuple(skipped))
 
@@ -165,11 +165,12 @@ def decode_problem(path: Path) -> str | None:
     try:
         decode(path)
     except Exception as error:  # Pillow raises many types for broken files; the reason is what matters
-        return _reason(error)
+        return reason(error)
     return None
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file does not decode, in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -39,14 +40,17 @@ class ViewDataset(Dataset[tuple[int, list[NDArray[np.uint8]]]]):
         return len(self.images)
 
     def __getitem__(self, key: Key) -> tuple[int, list[NDArray[np.uint8]]]:
-        epoch, index = key
-        views = self.views
-        image = decode_again(self.images.paths[index], views.preprocess.channels)
-        made = [
-            make_view(image, letter, views.preprocess, views.augment, view_rng(views.seed, epoch, index, number))
-            for number, letter in enumerate(self.letters)
-        ]
-        return index, made
+        index = key[1]
+        image = decode_again(self.images.paths[index], self.views.preprocess.channels)
+        return index, views_of(image, self.letters, self.views, key)
+
+
+def views_of(image: Image.Image, letters: str, views: Views, key: Key) -> list[NDArray[np.uint8]]:
+    """The views of an image, one per letter: each a pure function of (seed, epoch, index, number of the view)."""
+    return [
+        make_view(image, letter, views.preprocess, views.augment, view_rng(views.seed, *key, number))
+        for number, letter in enumerate(letters)
+    ]
 
 
 def shuffled_keys(size: int, batch: int, steps: Iterable[int], seed: int) -> Iterator[list[Key]]:

@@ -58,6 +58,11 @@ def save_model(model: Model, path: str | Path) -> Path:
 
 def load_model(path: str | Path) -> Model:
     """Read a model file."""
+    return read_model(path)[0]
+
+
+def read_model(path: str | Path) -> tuple[Model, str]:
+    """Read a model file; returns the fingerprint of its backbone too, which hashes as many bytes as the file has."""
     tensors, meta = read_tensors(path, "model")
     with intact(path):
         card = Card(
@@ -87,7 +92,7 @@ def load_model(path: str | Path) -> Model:
             f"The backbone in {path} has changed since the file was written: its metadata says {stored[:16]}…, its "
             f"tensors are {found[:16]}…. Make or fetch the file anew."
         )
-    return model.eval()
+    return model.eval(), stored
 
 
 def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dept.report.charts import signed
 from dept.report.measure import Measured
 from dept.report.summaries import Gain, gain
 from dept.runs.read import RunFiles, progress
-from dept.runs.words import beware
+from dept.runs.words import collapse_warning
 
 DIFFERS = 0.005  # accuracy by which a repeated measurement may differ from the run's own before it is told
 
@@ -73,7 +73,7 @@ def _unlabelled(free: LabelFree, count: int) -> tuple[str, Tone]:
 
 def _warned(sentence: str, free: LabelFree | None) -> tuple[str, Tone]:
     """Labels do not decide: what speaks without them is the sign of a collapse."""
-    warning = beware(free) if free else ""
+    warning = collapse_warning(free) if free else ""
     return (f"{sentence} {warning}", "bad") if warning else (sentence, "unsure")
 
 

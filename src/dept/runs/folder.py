@@ -1,4 +1,4 @@
-"""A run folder: config, append-only events, resume state, result; and the protocol that every number carries."""
+"""A run folder: config, append-only events, resume state, result. And the guard around the loop that fills it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,23 @@ from torch import Tensor
 
 from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.io import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
-from dept.methods.base import Method
+from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
+from dept.runs.record import Result
 
 Listener = Callable[[dict[str, Any]], None]
 
 
 def silent(event: dict[str, Any]) -> None:
-    """The listener of those who do not listen."""
+    """Default listener: ignores events."""
 
 
 TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
 PAGE = "report.html"
+PREDICTIONS = "predictions.jsonl"
+"""predictions of a stream, one line per image"""
+MAY_CHANGE = ("workers", "order", "watch", "poll", "group", "save_every")
+"""options that a resumed run need not repeat"""
 
 
 class RunFolder:
@@ -35,47 +40,83 @@ class RunFolder:
 
     Args:
         product: the file that the run is made for.
+        stream: whether the run is a stream, which is resumed from its predictions and never overwritten.
     """
 
     def __init__(
-        self, path: str | Path, product: str, *, resume: bool, overwrite: bool, listener: Listener = silent
+        self,
+        path: str | Path,
+        product: str,
+        *,
+        resume: bool,
+        overwrite: bool = False,
+        stream: bool = False,
+        listener: Listener = silent,
     ) -> None:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
-        self.resume = resume and self.resume_file.exists()
         held = [name for name in (product, *TRACES, PAGE) if (self.path / name).exists()]
-        if (self.path / "predictions.jsonl").exists():
-            raise UsageError(f"{self.path} already holds a stream (predictions.jsonl); choose another --out.")
-        if resume and not self.resume_file.exists():
-            raise UsageError(f"There is nothing to resume in {self.path}: it has no resume.safetensors.")
-        if held and not (resume or overwrite):
-            way = "Go on with it by --resume, replace" if self.resume_file.exists() else "Replace"
-            raise UsageError(
-                f"{self.path} already holds a run ({', '.join(held)}). {way} it by --overwrite, or choose another "
-                "--out."
-            )
+        if stream:
+            self._check_stream(held, resume)
+        else:
+            self._check_run(held, resume, overwrite)
+        self.resume = resume
         make_folder(self.path)
+
+    def _check_run(self, held: list[str], resume: bool, overwrite: bool) -> None:
+        interrupted = self.resume_file.exists()
+        if self.predictions.exists():
+            raise UsageError(f"{self.path} already holds a stream ({PREDICTIONS}). Choose another `out`.")
+        if resume and not interrupted:
+            raise UsageError(f"There is nothing to resume in {self.path}: it has no {self.resume_file.name}.")
+        if held and not (resume or overwrite):
+            way = "Use `resume` to continue or `overwrite` to replace it" if interrupted else "Use `overwrite`"
+            raise UsageError(f"{self.path} already holds a run ({', '.join(held)}). {way}, or choose another `out`.")
+
+    def _check_stream(self, held: list[str], resume: bool) -> None:
+        predicted = self.predictions.exists() and self.predictions.stat().st_size > 0
+        if held and not self.predictions.exists():
+            raise UsageError(
+                f"{self.path} already holds a run that is not a stream ({', '.join(held)}). Choose another `out`."
+            )
+        if predicted and not resume:
+            raise UsageError(f"{self.path} already holds a stream. Use `resume` to continue, or choose another `out`.")
+        if resume and not predicted:
+            raise UsageError(f"There is nothing to resume in {self.path}: it has no predictions.")
 
     @property
     def resume_file(self) -> Path:
-        """State from which an interrupted run goes on with the same bits."""
+        """State from which an interrupted run continues bit-exactly."""
         return self.path / "resume.safetensors"
 
-    def configure(self, config: dict[str, Any]) -> None:
-        """Write config.json; when resuming, refuse one that differs from the stored one (in more than the workers).
+    @property
+    def predictions(self) -> Path:
+        """Predictions of a stream."""
+        return self.path / PREDICTIONS
 
-        The run is known to be possible by now: what --overwrite replaces is removed here, and not before. The old
-        product stays until the new one takes its place; without result.json it counts for nothing here.
+    def configure(self, config: dict[str, Any]) -> None:
+        """Write config.json. When resuming, refuse one that differs from the stored one in what decides the result.
+
+        By now the run is known to be possible, so what `overwrite` replaces is removed here and not before. The old
+        product stays until the new one takes its place; without result.json it does not count.
         """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
-            before, now = _deciding(json.loads(file.read_text())), _deciding(plain)
-            refuse_changes(self.path, before, now, "start anew with --overwrite")
+            self._refuse_changes(_deciding(json.loads(file.read_text())), _deciding(plain))
         if not self.resume:
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, plain)
+
+    def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """A run continues with the settings it was started with."""
+        changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+        if changed:
+            raise UsageError(
+                f"{self.path} was started with other settings ({', '.join(changed)} differ). Resume with the same "
+                "command, or choose another `out`."
+            )
 
     def log(self, kind: str, **values: Any) -> None:
         """Append one event to events.jsonl and tell the listener."""
@@ -91,54 +132,45 @@ class RunFolder:
         self.log("step", step=progress.step, total=progress.total, epoch=progress.epoch, lr=event.lr, terms=terms)
 
     def save_state(self, method: Method, next_step: int, **extra: Tensor) -> None:
-        """Write the resume file: the whole state of the method and the step to go on with."""
-        tensors = {f"method.{n}": t for n, t in method.state_dict().items()} | extra
+        """Write the resume file: the whole state of the method, and the step to continue with."""
         meta = {"format": FORMAT, "kind": "resume", "method": method.name, "next_step": next_step}
-        write_tensors(self.resume_file, tensors, meta)
+        write_tensors(self.resume_file, prefixed("method", method.state_dict()) | extra, meta)
 
     def load_state(self, method: Method) -> tuple[int, dict[str, Tensor]]:
-        """Restore the method; returns the step to go on with and the extra tensors."""
+        """Restore the method; returns the step to continue with and the extra tensors."""
         tensors, meta = read_tensors(self.resume_file, "resume")
-        own = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
         try:
-            method.load_state_dict(own)
+            method.load_state_dict(part(tensors, "method"))
         except (KeyError, RuntimeError, ValueError) as error:
             raise DataError(f"{self.resume_file} does not fit this model and method: {error}") from error
-        self._forget_from(meta["next_step"])
+        self.forget_from(meta["next_step"])
         return meta["next_step"], {n: t for n, t in tensors.items() if not n.startswith("method.")}
 
-    def _forget_from(self, step: int) -> None:
-        """Drop events of steps that a crash came before the next save of: they are made again."""
+    def forget_from(self, step: int) -> None:
+        """Drop the events of steps after the last save: they are made again."""
         file = self.path / "events.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         kept = [line for line in lines if _happened(line, step)]
         if len(kept) < len(lines):
             write_atomic(file, "".join(kept).encode())
 
-    def finish(self, result: dict[str, Any]) -> None:
-        """Write result.json and drop the resume state, which nobody needs any more."""
+    def finish(self, result: Result) -> None:
+        """Write result.json. The resume state of a run that has ended is dropped; a stream may continue."""
         write_json(self.path / "result.json", result)
-        self.resume_file.unlink(missing_ok=True)
-
-
-def refuse_changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], otherwise: str) -> None:
-    """A run goes on with the settings it was started with; `otherwise` is what else the user can do."""
-    changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
-    if changed:
-        raise UsageError(
-            f"{folder} was started with other settings ({', '.join(changed)} differ); resume with the same command, or "
-            f"{otherwise}."
-        )
+        if not self.predictions.exists():
+            self.resume_file.unlink(missing_ok=True)
+        self.log("end")
 
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:
-    """What a result depends on: not the number of processes that make the views."""
-    options = {name: value for name, value in config.get("options", {}).items() if name != "workers"}
-    return {**config, "options": options}
+    """What a result depends on, one entry per setting."""
+    protocol = dict(config.get("protocol", {}))
+    flat = protocol | protocol.pop("config", {}) | config.get("options", {})
+    return {name: value for name, value in flat.items() if name not in MAY_CHANGE and name != "config"}
 
 
 def _happened(line: str, next_step: int) -> bool:
-    """Whether an event came before the step that a run goes on with; a line that a crash cut short did not."""
+    """Whether an event came before the step that a run continues with; a line cut short by a crash did not."""
     try:
         event = json.loads(line)
     except json.JSONDecodeError:
@@ -163,16 +195,17 @@ class Checkpoints:
 
 
 def kept(events: Iterable[Event], method: Method, folder: RunFolder, save: Callable[[int], None]) -> Iterator[Event]:
-    """The events of a run that is logged, saved about once a minute, and stopped by Ctrl-C or SIGTERM
-    between two steps. It is saved, too, when an image cannot be read any more.
+    """The events of a run, logged, saved about once a minute, and stopped by Ctrl-C or SIGTERM between two steps.
+
+    The run is also saved when an image can no longer be read.
 
     Args:
-        save: writes the state of the run; is given the step to go on with.
+        save: writes the state of the run; is given the step to continue with.
     """
     checkpoints = Checkpoints()
     with stop_signal() as stopped:
         for event in _rescued(events, method, folder, save, stopped):
-            _check_finite(event)
+            check_finite(event)
             folder.log_step(event)
             yield event
             stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
@@ -203,17 +236,17 @@ def _rescued(
         if stopped():  # the signal reached the workers too, and ended them
             raise Interrupted(done, folder.path) from error
         if isinstance(error, DataError):
-            raise DataError(f"{error} The {done} steps so far are saved; go on with --resume.") from error
+            raise DataError(f"{error} The {done} steps so far are saved. Use `resume` to continue.") from error
         raise
 
 
-def _check_finite(event: Event) -> None:
-    """A loss that is no number has ruined the tensors; the last saved state is older and stays."""
+def check_finite(event: Event) -> None:
+    """A loss that is not finite has ruined the tensors; the last saved state is older and stays."""
     bad = [name for name, value in event.terms.items() if not math.isfinite(value)]
     if bad:
         raise DeptError(
             f"The loss became {event.terms[bad[0]]} at step {event.progress.step} ({', '.join(bad)}). "
-            "Lower --lr and start anew with --overwrite."
+            "Lower `lr` and run again with `overwrite`."
         )
 
 

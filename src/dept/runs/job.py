@@ -1,19 +1,61 @@
-"""What comes before a run: its config, a model that the method can take, and what the user should know of both."""
+"""One run of any kind: before → loop → after → finish. `adapt`, `train` and `uda` say what differs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
 
 from dept.core.vit import can_be_prompted
+from dept.data.images import ImageSet
+from dept.data.loader import Runtime, TestPasses, Views
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
+from dept.metrics import label_free, score
 from dept.models.model import Model
+from dept.runs.environment import environment
+from dept.runs.folder import RunFolder, kept
+from dept.runs.loops import Event, collect
+from dept.runs.record import Protocol, Result, skipped_files
 
 FRESH_PROMPTS = (
-    "The model was never trained with prompts: {stages} x {prompts} fresh, random ones were added. They start "
-    "as noise tokens (accuracy may first drop a little) and have no source knowledge; `dept train` gives better ones."
+    "The model was never trained with prompts, so {stages} x {prompts} random ones were added. They start as noise "
+    "(accuracy may drop a little at first). `dept train` gives better ones."
 )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How any run is run, beside the method's own Config."""
+
+    seed: int = 0
+    """seed of order, views and fresh parameters"""
+    device: str = "auto"
+    """cpu, cuda, mps or auto"""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"`seed` must be at least 0, found {self.seed}.")
+
+
+@dataclass(frozen=True)
+class JobOptions(RunOptions):
+    """Options of a run over images that are all known from the start."""
+
+    workers: int = 0
+    """processes that decode images and make views"""
+
+
+Options = TypeVar("Options", bound=RunOptions)
+
+
+def with_settings(options: Options, settings: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Settings that are fields of the options go there; the rest belongs to the method's Config."""
+    own = {name: value for name, value in settings.items() if name in options.__dataclass_fields__}
+    return replace(options, **own), {name: value for name, value in settings.items() if name not in own}
 
 
 def make_config(
@@ -29,14 +71,153 @@ def make_config(
 
 
 def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, seed: int) -> tuple[Model, list[str]]:
-    """The model as the method needs it, and what to tell the user: fresh prompts where DePT finds none."""
+    """The model as the method needs it, with fresh prompts where it needs them, and a note to the user about that."""
     if model.stages or not kind.needs_prompts:
         return model, []
     if not can_be_prompted(model.backbone):
         raise UsageError(
-            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT; this model is a "
-            f"{type(model.backbone).__name__} ({model.card.arch}). Methods without prompts take any model: try "
-            "--method tent or --method shot."
+            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT. This model is a "
+            f"{type(model.backbone).__name__} ({model.card.arch}). The methods tent and shot need no prompts."
         )
     note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)
     return model.with_prompts(stages, prompts, seed=seed), [note]
+
+
+@dataclass
+class Job:
+    """One run into its folder.
+
+    A subclass gives `steps` (the loop) and, where it has more to do, `before`, `on_step`, `after`, `write`, `save`
+    and `restore`.
+    """
+
+    method: Method
+    images: ImageSet
+    """what is learned from"""
+    protocol: Protocol
+    folder: RunFolder
+    options: JobOptions
+    runtime: Runtime
+    total: int
+    """planned steps"""
+    inputs: dict[str, Any]
+    """where inputs lay, for the report"""
+    notes: list[str]
+    """what the user should know"""
+
+    def run(self) -> Result:
+        """Before → loop → after → finish."""
+        folder = self.folder
+        folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
+        if not folder.resume:
+            folder.log("start", total=self.total, notes=self.notes, inputs=self.inputs)
+        self.before()
+        done = self.restore() if folder.resume else 0
+        for event in kept(self.steps(done), self.method, folder, self.save):
+            done = event.progress.step + 1
+            self.on_step(event)
+        record = {"images": len(self.images), "skipped": skipped_files(self.images), **self.method.counts()}
+        record |= self.after(done) | {"protocol": self.protocol, "environment": environment(self.runtime)}
+        result = cast(Result, record)
+        self.write(result)
+        folder.finish(result)
+        return result
+
+    def before(self) -> None:
+        """What is measured before the first step."""
+
+    def steps(self, start: int) -> Iterable[Event]:
+        """The loop, from step `start` on."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it runs.")
+
+    def on_step(self, event: Event) -> None:
+        """Called after every step."""
+
+    def after(self, done: int) -> dict[str, Any]:
+        """Fields of the result that this kind of run has, after `done` steps."""
+        return {}
+
+    def write(self, result: Result) -> None:
+        """Write the product, which may carry numbers of the result."""
+
+    def save(self, next_step: int) -> None:
+        """Write the state from which the run continues."""
+        self.folder.save_state(self.method, next_step)
+
+    def restore(self) -> int:
+        """Inverse of `save`; returns the step to continue with."""
+        return self.folder.load_state(self.method)[0]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The model read out before and after a run: on labelled images to score on, else on the target's."""
+
+    target: ImageSet
+    labelled: ImageSet | None
+    views: Views
+    runtime: Runtime
+    classes: tuple[str, ...]
+
+    @property
+    def images(self) -> ImageSet:
+        """The images that are read out."""
+        return self.target if self.labelled is None else self.labelled
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are labels."""
+        return self.labelled is not None
+
+    def __call__(self, method: Method) -> dict[str, Tensor]:
+        """Probabilities (n, C) of every read-out of the method."""
+        return collect(TestPasses(self.images, self.views, self.runtime)(), method)
+
+    def top1(self, readouts: dict[str, Tensor]) -> dict[str, float]:
+        """Accuracy of every read-out."""
+        labels = torch.tensor(self.images.labels)
+        return {name: float((p.argmax(dim=1) == labels).double().mean()) for name, p in readouts.items()}
+
+    def log(self, folder: RunFolder, step: int, readouts: dict[str, Tensor]) -> None:
+        """Record the accuracy after `step` steps, where there are labels."""
+        if self.scored:
+            folder.log("score", step=step, top1=self.top1(readouts))
+
+    def compared(self, before: Tensor, after: Tensor) -> dict[str, Any]:
+        """What changed from probabilities (n, C) before to those after, with scores where there are labels."""
+        classes = self.classes
+        found: dict[str, Any] = {"label_free": label_free(before, after, classes)}
+        if self.scored:
+            labels = torch.tensor(self.images.labels)
+            found["skipped_scored"] = skipped_files(self.images)
+            found |= {"before": score(before, labels, classes), "after": score(after, labels, classes)}
+        return found
+
+    @property
+    def evaluated_on(self) -> str:
+        """What a protocol calls these images."""
+        return "scored images" if self.scored else "target images (transductive)"
+
+
+@dataclass
+class ScoredJob(Job):
+    """A run that is read out before and after, and scored in between where labels were given for that."""
+
+    readings: Readings
+    eval_every: int
+    plain: Method
+    """what is read out before the first step"""
+
+    def before(self) -> None:
+        self.at_start = self.readings(self.plain)
+        if not self.folder.resume:
+            self.readings.log(self.folder, 0, self.at_start)
+
+    def on_step(self, event: Event) -> None:
+        if self.readings.scored and event.ends_epochs(self.eval_every):
+            self.readings.log(self.folder, event.progress.step + 1, self.readings(self.method))
+
+    def after(self, done: int) -> dict[str, Any]:
+        self.at_end = self.readings(self.method)
+        self.readings.log(self.folder, done, self.at_end)
+        return self.readings.compared(self.at_start["student"], self.at_end["student"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from dept.data.images import ImageSet
 from dept.data.loader import Batch, Key, LabelledBatch, Runtime, TestPasses, Views, batches, shuffled_keys
 from dept.methods.base import BaseConfig, Method, Progress
+from dept.methods.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
 from dept.models.model import Model
 
 
@@ -88,31 +89,75 @@ def offline(
 
 
 @dataclass(frozen=True)
-class Observed:
-    """One batch of a stream: positions of its images (B,), their logits (B, C), and the step it caused."""
+class Domain:
+    """Images of one domain and the seeded views that are made of them."""
 
-    index: Tensor
-    logits: Tensor
-    event: Event
+    images: ImageSet
+    views: Views
+
+    def positions(self, batch: int, steps: range) -> Iterator[list[int]]:
+        """Positions of the images of some steps: whole batches only; each epoch of the domain is shuffled anew."""
+        full, with_short = len(self.images) // batch, -(-len(self.images) // batch)
+        numbers = (step // full * with_short + step % full for step in steps)
+        for keys in shuffled_keys(len(self.images), batch, numbers, self.views.seed):
+            yield [index for _, index in keys]
+
+    def passes(self, runtime: Runtime) -> TestPasses:
+        """Passes over the images in fixed order, as test views."""
+        return TestPasses(self.images, self.views, runtime)
 
 
-def online(
-    method: Method, images: ImageSet, order: Sequence[int], views: Views, runtime: Runtime, *, start: int = 0
-) -> Iterator[Observed]:
-    """A stream: every image once, in `order`, in batches; each is predicted exactly once and learned from.
+def planned_pairs(config: UDAConfig) -> int:
+    """Steps of a run; the number of images does not matter."""
+    return config.max_iters or config.epochs * config.iters_per_epoch
+
+
+def paired(method: UDAMethod, source: Domain, target: Domain, runtime: Runtime, *, start: int = 0) -> Iterator[Event]:
+    """The loop: in every step a batch of each domain, both shuffled with their own seed, until the method is settled.
 
     Args:
-        start: the first batch to do; above 0 the method's state must have been restored.
+        start: the first step to do; above 0 the method's state must have been restored.
     """
-    size = method.config.batch
-    groups = [list(order[at : at + size]) for at in range(0, len(order), size)]
-    keys = [[(number, index) for index in group] for number, group in enumerate(groups)]
-    letters = "t" if method.views == "t" else "t" + method.views
-    stream = batches(images, letters, views, keys[start:], device=runtime.device, workers=runtime.workers)
-    for step, (index, made) in enumerate(stream, start):
-        method.at(Progress(step, len(keys), 0))
-        logits, terms = method.observe(made[0], Batch(made[1:] or made, index))
-        yield Observed(index, logits.detach(), Event(method.progress, terms, method.lr, step + 1 == len(keys)))
+    config = method.config
+    per_epoch, total = config.iters_per_epoch, planned_pairs(config)
+    labels = torch.tensor(source.images.labels)
+    passes = PairedPasses(source.passes(runtime), target.passes(runtime), labels)
+    if start == 0:
+        method.begin(passes)
+    while start < total and not method.settled:
+        # Epoch by epoch, because a method may choose its images by what `refresh` found out.
+        end = min(total, (start // per_epoch + 1) * per_epoch)
+        for step, batch in _pairs(method, source, target, labels, runtime, range(start, end)):
+            progress = Progress(step, total, step // per_epoch)
+            method.at(progress)
+            with training_noise(target.views.seed, step, runtime.device):
+                terms = method.step(batch)
+            epoch_end = (step + 1) % per_epoch == 0
+            if epoch_end and step + 1 < total:
+                method.refresh(passes, progress.epoch)
+            yield Event(progress, terms, method.lr, epoch_end)
+        start = end
+
+
+def _pairs(
+    method: UDAMethod, source: Domain, target: Domain, labels: Tensor, runtime: Runtime, steps: range
+) -> Iterator[tuple[int, PairedBatch]]:
+    """The batches of some steps within one epoch."""
+    random = zip(*(domain.positions(method.config.batch, steps) for domain in (source, target)), strict=True)
+    chosen = [
+        method.choose(ours, theirs, torch.Generator().manual_seed(source.views.seed * 1_000_003 + step))
+        for step, (ours, theirs) in zip(steps, random, strict=True)
+    ]
+    # The step takes the place of the epoch in the keys of views: an image drawn again looks different.
+    keys: list[list[list[Key]]] = [
+        [[(step, index) for index in pair[side]] for step, pair in zip(steps, chosen, strict=True)] for side in (0, 1)
+    ]
+    streams = [
+        batches(domain.images, method.views, domain.views, own, device=runtime.device, workers=runtime.workers)
+        for domain, own in zip((source, target), keys, strict=True)
+    ]
+    for step, (index, views), (other, others) in zip(steps, *streams, strict=True):
+        yield step, PairedBatch(others, other, views, labels[index].to(runtime.device))
 
 
 @contextmanager

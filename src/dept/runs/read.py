@@ -61,7 +61,7 @@ class RunFiles:
         return self._file("model.safetensors")
 
     def _file(self, name: str) -> Path | None:
-        written = bool(self.result) or self.kind == "stream"  # streams have no result, and save on the way
+        written = bool(self.result) or self.kind == "stream"  # which saves its adapter on the way
         return self.folder / name if written and (self.folder / name).is_file() else None
 
 
@@ -92,10 +92,10 @@ def read_run(folder: str | Path) -> RunFiles:
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder. Give the --out folder of a run, or of a benchmark suite.")
+    config, result = _json(path / "config.json"), _json(path / "result.json")
     if (path / "predictions.jsonl").is_file():
         lines = _lines(path / "predictions.jsonl")
-        return RunFiles(path, "stream", _json(path / "config.json"), predictions=lines)
-    config, result = _json(path / "config.json"), _json(path / "result.json")
+        return RunFiles(path, "stream", config, result, _lines(path / "events.jsonl"), lines)
     if not config and not result:
         raise UsageError(
             f"{path} is not a run folder: it has neither config.json nor result.json, and no finished cells of a "

@@ -8,7 +8,6 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from dept.data.images import ImageSet, list_hash
 from dept.data.views import Augment
-from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree, Scores
 from dept.models.model import Model, tensors_hash
@@ -95,7 +94,7 @@ class Result(TypedDict):
 
 def protocol(
     model: Model,
-    images: ImageSet,
+    images: ImageSet | None,
     *,
     method: Method,
     config: BaseConfig,
@@ -103,7 +102,11 @@ def protocol(
     seed: int,
     **entries: Any,
 ) -> Protocol:
-    """The protocol of a run; `entries` are the optional fields that its kind has."""
+    """The protocol of a run; `entries` are the optional fields that its kind has.
+
+    Args:
+        images: what is learned from; None for a stream, which does not know it before.
+    """
     record = {
         "arch": model.card.arch,
         "options": model.card.options,
@@ -111,8 +114,7 @@ def protocol(
         "prompts": model.prompts_per_stage,
         "preprocess": asdict(model.card.preprocess),
         "augment": asdict(augment),
-        "images": len(images),
-        "list_sha256": list_hash(images),
+        **({} if images is None else {"images": len(images), "list_sha256": list_hash(images)}),
         "method": method.name,
         "views": method.views,
         "config": asdict(config),
@@ -138,9 +140,3 @@ def shown(path: str | Path) -> str:
 def skipped_files(*sets: ImageSet) -> list[list[str]]:
     """Files that do not decode, each with the reason, as results record them."""
     return [[str(path), reason] for images in sets for path, reason in images.skipped]
-
-
-def check_seed(seed: int) -> None:
-    """Refuse a seed that the generators of views and orders do not take."""
-    if seed < 0:
-        raise UsageError(f"--seed must be at least 0, found {seed}.")

@@ -1,38 +1,40 @@
-"""Online adaptation: images arrive once, are predicted at once, and teach the model on the way."""
+"""Online adaptation: images arrive once, are predicted at once, and teach the model on the way.
+
+`Stream` is the only online driver: `dept.stream`, `dept stream` and the benchmarks feed the same object. A random view
+is keyed by (seed, update, image, view), where the image is its position in a listed folder, or else its place in the
+order of arrival. So a stream over a folder gives the benchmark's predictions bit for bit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from dept import methods
 from dept.data.images import decode, upright
-from dept.data.loader import Batch, Runtime, Views, normalised, resolve_device, stacked
+from dept.data.loader import Batch, Key, Runtime, Views, batches, normalised, resolve_device, stacked, views_of
 from dept.data.streams import Scenario
-from dept.data.views import make_view, view_rng
-from dept.methods.base import BaseConfig, Method, Progress
+from dept.methods.base import BaseConfig, Method, Progress, part, prefixed
 from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats
-from dept.runs.job import make_config, promptable
-from dept.runs.loops import Event, online
-from dept.runs.record import check_seed
+from dept.runs.job import RunOptions, make_config, promptable
+from dept.runs.loops import Event
 
-CONSTANT: dict[str, Any] = {"schedule": "constant", "power_decay": False}
-"""What a stream does to the settings of a method: it has no end that a learning rate could decay to."""
 Picture = Image.Image | np.ndarray[Any, Any] | str | Path
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer to one group of images: logits (B, C), probabilities on demand, and the step it caused, if any."""
+    """Predictions of one group of images: logits (B, C), probabilities on demand, and the update it caused, if any."""
 
     logits: Tensor
     event: Event | None
@@ -43,15 +45,22 @@ class Reply:
         return self.logits.softmax(dim=-1)
 
 
+class Prepared(NamedTuple):
+    """An image that has arrived: its place in the set or stream, and its views as uint8 arrays."""
+
+    place: int
+    views: list[NDArray[np.uint8]]
+
+
 class Stream:
     """A method fed with images as they come, in groups of any size.
 
     A group as large as the method's batch, or larger, is learned from at once. Smaller ones are predicted immediately
-    and collected; when a batch is full, one update is made from it, so a prediction never waits for other images.
+    and wait; when a batch is full, one update is made from it. So a prediction never waits for other images.
     """
 
-    def __init__(self, method: Method, views: Views, runtime: Runtime) -> None:
-        self.method, self.views, self.runtime = method, views, runtime
+    def __init__(self, method: Method, views: Views, runtime: Runtime, notes: Sequence[str] = ()) -> None:
+        self.method, self.views, self.runtime, self.notes = method, views, runtime, list(notes)
         self.position = self.steps = 0
         self._waiting: list[tuple[Tensor, ...]] = []
         self._places: list[int] = []
@@ -61,26 +70,43 @@ class Stream:
         """Views made of every image: the test view it is predicted on, and those it is learned from."""
         return "t" + ("" if self.method.views == "t" else self.method.views)
 
-    def feed(self, images: Sequence[Picture]) -> Reply:
-        """Predict a group of images, and learn from it now or when enough have come."""
-        made = self._views(images)
-        places = list(range(self.position, self.position + len(images)))
-        self.position += len(images)
-        if not self._waiting and len(images) >= self.method.config.batch:
-            return self._observe(made, places)
-        logits = self.method.predict(made[0])
-        self._waiting += list(zip(*(made[1:] or made), strict=True))
+    def prepare(self, picture: Picture, index: int | None = None) -> Prepared:
+        """Decode an image and make its views, so that only these are kept until its group is complete.
+
+        Args:
+            index: the image's position in its set; its place in the stream by default.
+        """
+        pre = self.views.preprocess
+        if isinstance(picture, (str, Path)):
+            image = decode(Path(picture), pre.channels)
+        else:
+            image = upright(picture if isinstance(picture, Image.Image) else Image.fromarray(picture), pre.channels)
+        place = self.position if index is None else index
+        made = views_of(image, self.letters, self.views, (self.steps, place))
+        self.position += 1
+        return Prepared(place, made)
+
+    def feed(self, images: Sequence[Picture | Prepared], *, last: bool = False) -> Reply:
+        """Predict a group of images, and learn from it now or when enough have come. `last`: see `take`."""
+        rows = [image if isinstance(image, Prepared) else self.prepare(image) for image in images]
+        pixels = stacked([row.views for row in rows])
+        made = tuple(normalised(view.to(self.runtime.device), self.views.preprocess) for view in pixels)
+        return self.take(made, [row.place for row in rows], last=last)
+
+    def take(self, views: tuple[Tensor, ...], places: list[int], *, last: bool = False) -> Reply:
+        """As `feed`, for views that are made already, one tensor per letter. `last`: nothing comes after this group."""
+        if not self._waiting and (last or len(places) >= self.method.config.batch):
+            self._tick()
+            logits, terms = self.method.observe(views[0], Batch(views[1:] or views, torch.tensor(places)))
+            return Reply(logits.detach(), self._event(terms))
+        logits = self.method.predict(views[0])
+        self._waiting += list(zip(*(views[1:] or views), strict=True))
         self._places += places
-        return Reply(logits, self._learn() if len(self._waiting) >= self.method.config.batch else None)
+        return Reply(logits, self._learn() if last or len(self._waiting) >= self.method.config.batch else None)
 
     def finish(self) -> Event | None:
         """Learn from what is still waiting: a stream may end in the middle of a batch."""
         return self._learn() if self._waiting else None
-
-    def _observe(self, made: tuple[Tensor, ...], places: list[int]) -> Reply:
-        self._tick()
-        logits, terms = self.method.observe(made[0], Batch(made[1:] or made, torch.tensor(places)))
-        return Reply(logits.detach(), self._event(terms))
 
     def _learn(self) -> Event:
         self._tick()
@@ -99,23 +125,9 @@ class Stream:
     def _event(self, terms: dict[str, float]) -> Event:
         return Event(self.method.progress, terms, self.method.lr, epoch_end=False)
 
-    def _views(self, images: Sequence[Picture]) -> tuple[Tensor, ...]:
-        pre, augment, seed = self.views.preprocess, self.views.augment, self.views.seed
-        rows = []
-        for offset, picture in enumerate(images):
-            image = _opened(picture, pre.channels)
-            place = self.position + offset
-            rows.append(
-                [
-                    make_view(image, letter, pre, augment, view_rng(seed, 0, place, number))
-                    for number, letter in enumerate(self.letters)
-                ]
-            )
-        return tuple(normalised(pixels.to(self.runtime.device), pre) for pixels in stacked(rows))
-
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on with the same bits, the images that wait for an update included."""
-        state = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
+        """Everything needed to continue bit-exactly, the images that wait for an update included."""
+        state = prefixed("method", self.method.state_dict())
         state["counters"] = torch.tensor([self.position, self.steps])
         state["places"] = torch.tensor(self._places, dtype=torch.long)
         for number, view in enumerate(zip(*self._waiting, strict=True)):
@@ -124,13 +136,17 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
-        self.method.load_state_dict({k.removeprefix("method."): t for k, t in state.items() if k.startswith("method.")})
+        self.method.load_state_dict(part(state, "method"))
         self.position, self.steps = (int(value) for value in state["counters"])
         self._places = state["places"].tolist()
-        waiting = [
-            state[f"waiting.{n}"].to(self.runtime.device) for n in range(len(self.letters)) if f"waiting.{n}" in state
-        ]
+        waiting = [view.to(self.runtime.device) for _, view in sorted(part(state, "waiting").items())]
         self._waiting = list(zip(*waiting, strict=True)) if waiting else []
+
+
+def constant(config: BaseConfig) -> BaseConfig:
+    """The settings with constant learning rates: a stream has no end that they could decay to."""
+    decays: dict[str, Any] = {"schedule": "constant", "power_decay": False}
+    return replace(config, **{name: value for name, value in decays.items() if name in config.__dataclass_fields__})
 
 
 def open_stream(
@@ -148,20 +164,19 @@ def open_stream(
 ) -> Stream:
     """A stream over a model (file); the method's preset `online` is used where it has one.
 
-    Learning rates are constant (see `CONSTANT`).
+    Learning rates are constant.
     """
-    check_seed(seed)
+    RunOptions(seed)  # checks it
     kind = methods.get(method)
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"
-    made = make_config(kind, config, preset, settings)
-    made = replace(made, **{name: value for name, value in CONSTANT.items() if name in made.__dataclass_fields__})
+    made = constant(make_config(kind, config, preset, settings))
     runtime = Runtime(resolve_device(device))
     source = (load_model(model) if not isinstance(model, Model) else model).to(runtime.device).eval()
-    source, _ = promptable(source, kind, stages=stages, prompts=prompts, seed=seed)
+    source, notes = promptable(source, kind, stages=stages, prompts=prompts, seed=seed)
     views = Views(source.card.preprocess, source.card.augment, seed)
     tensors = load_stats(stats, source) if stats else None
-    return Stream(kind(source, made, seed=seed, stats=tensors), views, runtime)
+    return Stream(kind(source, made, seed=seed, stats=tensors), views, runtime, notes)
 
 
 def stream(
@@ -183,17 +198,21 @@ def stream(
 def run_scenario(
     method: Method, scenario: Scenario, views: Views, runtime: Runtime
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Play a scenario: yield (segment, positions (B,), logits (B, C)) for every batch, resetting as it says."""
+    """Play a scenario: yield (segment, positions (B,), logits (B, C)) for every batch, resetting as it says.
+
+    The images of a scenario are known, so workers may make their views ahead.
+    """
+    size = method.config.batch
     for number, segment in enumerate(scenario.segments):
         if number and scenario.reset == "domain":
             method.reset()
-        for observed in online(method, segment.images.unlabelled(), segment.order, views, runtime):
-            yield segment.name, observed.index, observed.logits
+        driver = Stream(method, views, runtime)
+        groups = [segment.order[at : at + size] for at in range(0, len(segment.order), size)]
+        keys: list[list[Key]] = [[(update, index) for index in group] for update, group in enumerate(groups)]
+        loaded = batches(
+            segment.images.unlabelled(), driver.letters, views, keys, device=runtime.device, workers=runtime.workers
+        )
+        for update, (index, made) in enumerate(loaded, 1):
+            yield segment.name, index, driver.take(made, index.tolist(), last=update == len(groups)).logits
             if scenario.reset == "batch":
                 method.reset()
-
-
-def _opened(picture: Picture, channels: int) -> Image.Image:
-    if isinstance(picture, (str, Path)):
-        return decode(Path(picture), channels)
-    return upright(picture if isinstance(picture, Image.Image) else Image.fromarray(picture), channels)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,53 +22,31 @@ from dept.methods.source_training import SourceTraining
 from dept.models.domains import read_as, settle
 from dept.models.files import save_model
 from dept.models.model import Model, fingerprint, with_history
-from dept.runs.environment import environment
-from dept.runs.folder import Listener, RunFolder, kept, silent
-from dept.runs.job import make_config
+from dept.runs.folder import Listener, RunFolder, silent
+from dept.runs.job import Job, JobOptions, make_config, with_settings
 from dept.runs.loops import Event, class_probabilities, offline, planned_steps, steps_per_epoch
-from dept.runs.record import Protocol, check_seed, protocol, skipped_files
-from dept.runs.words import adapt_command, skips
+from dept.runs.record import Protocol, Result, protocol
+from dept.runs.words import trained
 
 __all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(JobOptions):
     """How `train` runs, beside the Config."""
-
-    seed: int = 0
-    """seed of split, order, views and fresh parameters"""
-    device: str = "auto"
-    """cpu, cuda, mps or auto"""
-    workers: int = 0
-    """processes that decode images and make views"""
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
 
 
 @dataclass(frozen=True)
 class TrainRun:
-    """What `train` gives back; print it to read it."""
+    """What `train` returns; print it to read it."""
 
     folder: Path
     file: Path
-    result: dict[str, Any]
+    result: Result
     model: Model = field(repr=False)
 
     def __str__(self) -> str:
-        result = self.result
-        return "\n".join(
-            [
-                f"Trained on {result['images']} images ({result['held_out']} held out); best epoch "
-                f"{result['best_epoch'] + 1} of {result['epochs']}, held-out accuracy "
-                f"{100 * result['accuracy']:.1f} %.",
-                *skips(result),
-                *_describe_domains(result.get("domains", [])),
-                f"Model: {self.file}",
-                f"Next:  {adapt_command(self.model, self.file)}",
-            ]
-        )
+        return trained(self.result, self.model, self.file)
 
 
 def train(
@@ -94,8 +72,7 @@ def train(
             (`domain_prompts`; 0 for one union, as a plain model always has it).
         config, preset, settings: as in `adapt`.
     """
-    own = {name: settings.pop(name) for name in list(settings) if name in TrainOptions.__dataclass_fields__}
-    options = replace(options or TrainOptions(), **own)
+    options, settings = with_settings(options or TrainOptions(), settings)
     sources = find_sources(source, model.classes)
     kind = MultiSourceTraining if len(sources) > 1 else SourceTraining
     made = make_config(kind, config, preset, settings)
@@ -104,15 +81,38 @@ def train(
     if len(model.classes) < 2:
         raise DataError(
             f"There is only one class, {model.classes[0]!r}, to train on. Labelled images are expected as "
-            "SOURCE/<class>/<image>; is the folder one level too high?"
+            "SOURCE/<class>/<image>. Is the folder one level too high?"
         )
     runtime = Runtime(resolve_device(options.device), options.workers)
     training, held_out = sources.split(made.held_out, seed=options.seed)
     folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
-    strong = replace(augmentation or model.card.augment, crop_scale=made.crop_scale)
+    views = Views(
+        model.card.preprocess,
+        replace(augmentation or model.card.augment, crop_scale=made.crop_scale),
+        options.seed,
+    )
     model.domains = None  # of an earlier training
-    job = _Job(model.to(runtime.device), training, held_out, made, options, runtime, folder, strong)
-    return job.run()
+    initial = fingerprint(model.to(runtime.device))
+    method = _method(model, made, training, options.seed)
+    images = training.union
+    record = _protocol(model, method, training, held_out, views, initial)
+    sources_at = [str(place.absolute()) for place in training.places]
+    job = TrainJob(
+        method,
+        images,
+        record,
+        folder,
+        options,
+        runtime,
+        planned_steps(made, len(images)),
+        {"sources": sources_at} if sources_at else {},
+        training.missing_classes(),
+        training,
+        held_out,
+        views,
+    )
+    result = job.run()
+    return TrainRun(folder.path, folder.product, result, model)
 
 
 def _fitted(config: SourceTraining.Config, model: Model, sources: Sources) -> SourceTraining.Config:
@@ -126,124 +126,85 @@ def _fitted(config: SourceTraining.Config, model: Model, sources: Sources) -> So
     share = config.batch // len(sources)
     if not share:
         raise UsageError(
-            f"--batch {config.batch} is smaller than the number of source domains ({len(sources)}), and every step "
-            f"draws from each: raise it to {len(sources)} or more."
+            f"`batch` {config.batch} is smaller than the number of source domains ({len(sources)}), and every step "
+            f"draws from each. Raise it to {len(sources)} or more."
         )
     return MultiSourceTraining.Config(**shared | {"batch": share * len(sources)}, domain_prompts=own)
 
 
-@dataclass
-class _Job:
-    """One training: the loop, and what is written around it."""
+def _method(model: Model, config: SourceTraining.Config, training: Sources, seed: int) -> SourceTraining:
+    if not isinstance(config, MultiSourceTraining.Config):
+        return SourceTraining(model, config, seed=seed)
+    return MultiSourceTraining(model, config, names=training.names, owners=training.owners, seed=seed)
 
-    model: Model
+
+def _protocol(
+    model: Model, method: SourceTraining, training: Sources, held_out: Sources, views: Views, initial: str
+) -> Protocol:
+    record = protocol(
+        model,
+        training.union,
+        method=method,
+        config=method.config,
+        augment=views.augment,
+        seed=views.seed,
+        initial_backbone_sha256=initial,
+        held_out=len(held_out.union),
+        readout="student, direct, best epoch on held-out source images",
+    )
+    if len(training) > 1:
+        record["list_sha256"] = training_hash(training)
+        record["domains"] = _domain_hashes(training)
+        record["selection"] = "mean held-out accuracy of the domains"
+    return record
+
+
+@dataclass
+class TrainJob(Job):
+    """One training: evaluated on held-out source images after every epoch, writes the model of the best one."""
+
     training: Sources
     held_out: Sources
-    config: SourceTraining.Config
-    options: TrainOptions
-    runtime: Runtime
-    folder: RunFolder
-    augment: Augment
-    best_accuracy: float = -1.0
-    best_epoch: int = -1
+    views: Views
+    best_accuracy: float = field(default=-1.0, init=False)
+    best_epoch: int = field(default=-1, init=False)
 
-    def run(self) -> TrainRun:
-        model, config, folder, seed = self.model, self.config, self.folder, self.options.seed
-        self.views = Views(model.card.preprocess, self.augment, seed)
-        self.images, self.notes = self.training.union, self.training.missing_classes()
-        initial = fingerprint(model)
-        self.method = self._method()
-        self.best = Adapter.of(model, self.method.moving_names())
-        self.total = planned_steps(config, len(self.images))
-        record = self._protocol(initial)
-        folder.configure({"protocol": record, "options": asdict(self.options)})
-        if not folder.resume:
-            folder.log("start", total=self.total, notes=self.notes, inputs=self._inputs())
-        self._loop()
-        self.best.copy_to(model)
-        domains = self._domain_results()
-        settle(model, self.training, self.runtime)
-        result = {
-            "images": len(self.images),
-            "held_out": len(self.held_out.union),
-            "skipped": skipped_files(self.images),
-            "accuracy": self.best_accuracy,
-            "best_epoch": self.best_epoch,
-            "epochs": -(-self.total // steps_per_epoch(len(self.images), config.batch)),
-            **self.method.counts(),
-            **domains,
-            "protocol": record,
-            "environment": environment(self.runtime),
-        }
-        summary = {"preset_config": asdict(config), "seed": seed, "held_out_accuracy": self.best_accuracy}
-        with_history(model, training=summary | domains)
-        file = save_model(model.eval(), folder.product)
-        folder.finish(result)
-        folder.log("end")
-        return TrainRun(folder.path, file, result, model)
+    def __post_init__(self) -> None:
+        self.learner, self.model = cast(SourceTraining, self.method), cast(Model, self.method.model)
+        self.best = Adapter.of(self.model, self.learner.moving_names())
 
-    def _inputs(self) -> dict[str, list[str]]:
-        """Where the sources lie, as `places` says it of single inputs; nothing if they were not all given by path."""
-        return _given(sources=[str(place.absolute()) for place in self.training.places])
-
-    def _method(self) -> SourceTraining:
-        seed, training = self.options.seed, self.training
-        if not isinstance(self.config, MultiSourceTraining.Config):
-            return SourceTraining(self.model, self.config, seed=seed)
-        return MultiSourceTraining(self.model, self.config, names=training.names, owners=training.owners, seed=seed)
-
-    def _protocol(self, initial: str) -> Protocol:
-        record = protocol(
-            self.model,
-            self.images,
-            method=self.method,
-            config=self.config,
-            augment=self.augment,
-            seed=self.options.seed,
-            initial_backbone_sha256=initial,
-            held_out=len(self.held_out.union),
-            readout="student, direct, best epoch on held-out source images",
-        )
-        if len(self.training) == 1:
-            return record
-        return record | {
-            "list_sha256": training_hash(self.training),
-            "domains": _domain_hashes(self.training),
-            "selection": "mean held-out accuracy of the domains",
-        }
-
-    def _loop(self) -> None:
-        """Step, evaluate on held-out source images at the end of each epoch, keep the best; `kept` logs and saves."""
-        start = self._restore()
+    def steps(self, start: int) -> Iterable[Event]:
         self._training_mode()
         keys = self._keys(start)
-        steps = offline(self.method, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
-        for event in kept(steps, self.method, self.folder, self._save):
-            if event.epoch_end or event.last:
-                self._evaluate(event)
+        return offline(self.learner, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
 
     def _keys(self, start: int) -> Iterable[list[Key]] | None:
         """With domain prompts, every step draws from every domain; a union is shuffled like one folder."""
-        if not isinstance(self.method, MultiSourceTraining):
+        if not isinstance(self.learner, MultiSourceTraining):
             return None
-        sizes = [len(part) for part in self.training.parts]
-        return domain_keys(sizes, self.config.batch // len(sizes), range(start, self.total), self.options.seed)
+        sizes = [len(images) for images in self.training.parts]
+        share = self.learner.config.batch // len(sizes)
+        return domain_keys(sizes, share, range(start, self.total), self.options.seed)
 
     def _training_mode(self) -> None:
         """A model from a file is in evaluation mode; the batch norm of a frozen backbone must stay in it."""
         self.model.train()
-        if self.config.freeze_backbone:
+        if self.learner.config.freeze_backbone:
             self.model.backbone.eval()
 
-    def _evaluate(self, event: Event) -> None:
+    def on_step(self, event: Event) -> None:
+        """At the end of an epoch, score the held-out images and keep the best model."""
+        if not (event.epoch_end or event.last):
+            return
         accuracies = [self._accuracy(images, number) for number, images in enumerate(self.held_out.parts)]
         self._training_mode()
         accuracy = sum(accuracies) / len(accuracies)
-        by_domain = dict(zip(self.held_out.names, accuracies, strict=True)) if len(accuracies) > 1 else {}
-        self.folder.log("held_out", step=event.progress.step + 1, accuracy=accuracy, **_given(domains=by_domain))
+        several = len(accuracies) > 1
+        by_domain = {"domains": dict(zip(self.held_out.names, accuracies, strict=True))} if several else {}
+        self.folder.log("held_out", step=event.progress.step + 1, accuracy=accuracy, **by_domain)
         if accuracy > self.best_accuracy:
             self.best_accuracy, self.best_epoch = accuracy, event.progress.epoch
-            self.best = Adapter.of(self.model, self.method.moving_names())
+            self.best = Adapter.of(self.model, self.learner.moving_names())
 
     def _accuracy(self, images: ImageSet, domain: int | None) -> float:
         """On held-out images, seen as one of the domains or (None) as their mean."""
@@ -251,33 +212,42 @@ class _Job:
         probabilities = class_probabilities(self.model, images, self.runtime)
         return float((probabilities.argmax(dim=1) == torch.tensor(images.labels)).double().mean())
 
+    def after(self, done: int) -> dict[str, Any]:
+        self.best.copy_to(self.model)
+        self.domains = self._domain_results()
+        settle(self.model, self.training, self.runtime)
+        return {
+            "held_out": len(self.held_out.union),
+            "accuracy": self.best_accuracy,
+            "best_epoch": self.best_epoch,
+            "epochs": -(-self.total // steps_per_epoch(len(self.images), self.learner.config.batch)),
+            **self.domains,
+        }
+
     def _domain_results(self) -> dict[str, Any]:
-        """Of several domains, what each had and how well it is known; nothing of one."""
+        """For several domains, how many images each had and its accuracy. Empty for one."""
         if len(self.training) == 1:
             return {}
         rows: list[dict[str, Any]] = []
         for number, (name, held_out) in enumerate(_named(self.held_out)):
-            size = len(self.training.parts[number])
-            row = {
-                "name": name,
-                "images": size,
-                "held_out": len(held_out),
-                "accuracy": self._accuracy(held_out, number),
-            }
+            size, accuracy = len(self.training.parts[number]), self._accuracy(held_out, number)
+            rows.append({"name": name, "images": size, "held_out": len(held_out), "accuracy": accuracy})
             if self.model.domains is not None:
-                row["accuracy_mean_prompts"] = self._accuracy(held_out, None)
-            rows.append(row)
+                rows[-1]["accuracy_mean_prompts"] = self._accuracy(held_out, None)
         return {"domains": rows, "notes": self.notes}
 
-    def _restore(self) -> int:
-        if not self.folder.resume:
-            return 0
+    def write(self, result: Result) -> None:
+        summary = {"preset_config": asdict(self.learner.config), "seed": self.options.seed}
+        with_history(self.model, training=summary | {"held_out_accuracy": self.best_accuracy, **self.domains})
+        save_model(self.model.eval(), self.folder.product)
+
+    def restore(self) -> int:
         start, extra = self.folder.load_state(self.method)
         self.best_accuracy, self.best_epoch = float(extra["best"][0]), int(extra["best"][1])
         self.best = Adapter(part(extra, "best_tensors"))
         return start
 
-    def _save(self, next_step: int) -> None:
+    def save(self, next_step: int) -> None:
         best = torch.tensor([self.best_accuracy, self.best_epoch], dtype=torch.float64)
         self.folder.save_state(self.method, next_step, best=best, **prefixed("best_tensors", self.best.tensors))
 
@@ -290,23 +260,8 @@ def training_hash(training: Sources) -> str:
 
 
 def _domain_hashes(sources: Sources) -> dict[str, str]:
-    return {name: list_hash(part) for name, part in _named(sources)}
+    return {name: list_hash(images) for name, images in _named(sources)}
 
 
 def _named(sources: Sources) -> list[tuple[str, ImageSet]]:
     return list(zip(sources.names, sources.parts, strict=True))
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    """The values that are there."""
-    return {name: value for name, value in values.items() if value}
-
-
-def _describe_domains(rows: list[dict[str, Any]]) -> list[str]:
-    """A line per source domain: its images, and its held-out accuracy with its own prompts and with the mean."""
-    lines = []
-    for row in rows:
-        mean = row.get("accuracy_mean_prompts")
-        with_mean = "" if mean is None else f" with its own prompts, {100 * mean:.1f} % with the mean of all"
-        lines.append(f"  {row['name']}: {row['images']} images, held-out {100 * row['accuracy']:.1f} %{with_mean}")
-    return lines

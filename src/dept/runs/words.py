@@ -1,4 +1,4 @@
-"""What a finished adaptation tells its user."""
+"""What a run tells its user: notes before it, the outcome after it, and the next useful commands."""
 
 from __future__ import annotations
 
@@ -11,57 +11,115 @@ from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree
 from dept.models.model import Model
 from dept.runs.loops import planned_steps
+from dept.runs.record import Result
 
-GATHERED = 0.9
-"""share of the effective classes below which the predictions have gathered suspiciously (docs/results.md)"""
+COLLAPSED = 0.9
+"""share of the effective classes below which predictions count as collapsed (docs/results.md)"""
 
 
-def describe(result: dict[str, Any], folder: Path, model: str = "MODEL") -> str:
-    """A finished adaptation in a few lines, ending with the next useful commands."""
-    free = result["label_free"]
+def adapted(result: Result, folder: Path, model: str) -> str:
+    """A finished adaptation in a few lines, ending with the next commands."""
+    free, adapter = result["label_free"], str(folder / "adapter.safetensors")
     lines = [f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}."]
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
         lines.append(_domains(result["domains"]))
-    lines += outcome(result)
-    lines.append(
-        f"Without labels: {100 * free['changed']:.1f} % of predictions changed; confidence "
-        f"{free['before']['confidence']:.3f} -> {free['after']['confidence']:.3f}; effective classes "
-        f"{free['before']['effective_classes']:.1f} -> {free['after']['effective_classes']:.1f}."
-    )
-    lines += filter(None, [beware(free)])
-    adapter = folder / "adapter.safetensors"
+    lines += [*_outcome(result), *_without_labels(free, confidence=True)]
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
-    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', '--adapter', str(adapter)])}")
+    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', flag('adapter'), adapter])}")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
 
 
-def beware(free: LabelFree) -> str:
-    """A warning if the predictions have gathered in fewer classes than before, else nothing. Needs no labels."""
-    before, after = (free[when]["effective_classes"] for when in ("before", "after"))
-    if after >= GATHERED * before:
+def adapted_with_source(result: Result, file: Path) -> str:
+    """A finished run with source data in a few lines, ending with the next command."""
+    lines = [
+        f"{result['method']}: {result['steps']} steps on {result['source_images']} source and {result['images']} "
+        f"target images, {result['tunable_model']:,} parameters tuned ({result['tunable_total']:,} with the method's "
+        "own)."
+    ]
+    lines += [*_outcome(result), *_without_labels(result["label_free"], confidence=False)]
+    return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {shlex.quote(str(file))} IMAGES"])
+
+
+def trained(result: Result, model: Model, file: Path) -> str:
+    """A finished training in a few lines, ending with the next command."""
+    lines = [
+        f"Trained on {result['images']} images ({result['held_out']} held out). Best epoch "
+        f"{result['best_epoch'] + 1} of {result['epochs']}, held-out accuracy {100 * result['accuracy']:.1f} %.",
+        *_skips(result),
+    ]
+    for row in result.get("domains", []):
+        mean = row.get("accuracy_mean_prompts")
+        with_mean = "" if mean is None else f" with its own prompts, {100 * mean:.1f} % with the mean of all"
+        lines.append(f"  {row['name']}: {row['images']} images, held-out {100 * row['accuracy']:.1f} %{with_mean}")
+    return "\n".join([*lines, f"Model: {file}", f"Next:  {adapt_command(model, file)}"])
+
+
+def adapt_command(model: Model, file: Path) -> str:
+    """The command that adapts this model to new images. DePT is the default where prompts can enter."""
+    method = [] if can_be_prompted(model.backbone) else [flag("method"), "tent"]
+    return shlex.join(["dept", "adapt", str(file), "NEW_IMAGES", flag("out"), "runs/site", *method])
+
+
+def streamed(result: Result, folder: Path) -> str:
+    """A stream that has ended, in a few lines."""
+    counts = f"{result['images']} images, {result['steps']} updates"
+    lines = [f"{counts}. Predictions: {folder / 'predictions.jsonl'}, adapter: {folder / 'adapter.safetensors'}."]
+    return "\n".join([*lines, *_skips(result)])
+
+
+def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
+    """A note if the default length makes so few steps that the method would probably improve with more."""
+    steps = planned_steps(config, images)
+    if steps >= kind.enough_steps:
+        return []
+    return [
+        f"Only {steps} steps ({config.epochs} epochs × {images} images). {kind.name} usually needs about "
+        f"{kind.enough_steps:,}: try `max_iters` {kind.enough_steps}."
+    ]
+
+
+def collapse_warning(free: LabelFree) -> str:
+    """A warning if the predictions spread over fewer classes than before, else nothing. Needs no labels."""
+    before, after = free["before"]["effective_classes"], free["after"]["effective_classes"]
+    if after >= COLLAPSED * before:
         return ""
     return (
-        f"Beware: the predictions gathered in {after:.1f} effective classes, {before:.1f} before, which is how a "
-        "collapse looks. Unless the other classes are really rarer here, keep the source model, or give DePT a better "
-        "start with --recentre."
+        f"Warning: predictions collapsed from {before:.1f} to {after:.1f} effective classes. Unless the other classes "
+        "really are rarer here, keep the source model, or give DePT a better start with `recentre`."
     )
 
 
-def outcome(result: dict[str, Any]) -> list[str]:
-    """What any run says: files that were skipped, and the accuracy where labels were given for scoring."""
-    lines = skips(result)
-    if "before" in result:
-        before, after = result["before"], result["after"]
-        lines.append(
-            f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
-            f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %."
-        )
-    return lines
+def flag(name: str) -> str:
+    """A parameter as the command line spells it, for commands that are printed."""
+    return "-" * 2 + name.replace("_", "-")
 
 
-def skips(result: dict[str, Any]) -> list[str]:
+def _outcome(result: Result) -> list[str]:
+    """Files that were skipped, and the accuracy where labels were given for scoring."""
+    if "before" not in result:
+        return _skips(result)
+    before, after = result["before"], result["after"]
+    return [
+        *_skips(result),
+        f"Accuracy {100 * before['top1']:.1f} % -> {100 * after['top1']:.1f} %, mean per class "
+        f"{100 * before['mean_per_class']:.1f} % -> {100 * after['mean_per_class']:.1f} %.",
+    ]
+
+
+def _without_labels(free: LabelFree, *, confidence: bool) -> list[str]:
+    """How the predictions changed, and a warning if they collapsed."""
+    before, after = free["before"], free["after"]
+    sure = f" confidence {before['confidence']:.3f} -> {after['confidence']:.3f};" if confidence else ""
+    text = (
+        f"Without labels: {100 * free['changed']:.1f} % of predictions changed;{sure} effective classes "
+        f"{before['effective_classes']:.1f} -> {after['effective_classes']:.1f}."
+    )
+    return [line for line in (text, collapse_warning(free)) if line]
+
+
+def _skips(result: Result) -> list[str]:
     """How many files do not decode, of the images that were learned from and of those that were scored."""
     counts = {"": len(result["skipped"]), "scored ": len(result.get("skipped_scored", []))}
     return [
@@ -71,8 +129,8 @@ def skips(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _tuned(result: dict[str, Any]) -> str:
-    """How many numbers the adapter holds, and how many moved if that was more (projection or auxiliary heads)."""
+def _tuned(result: Result) -> str:
+    """How many parameters the adapter holds, and how many were trained if that is more (projection heads)."""
     kept, total = result["tunable_model"], result["tunable_total"]
     more = f" ({total:,} with heads that only training needs)" if total > kept else ""
     return f"{kept:,} parameters tuned{more}"
@@ -84,20 +142,3 @@ def _domains(record: dict[str, Any]) -> str:
         return f"Prompts started from the mean of the source domains {', '.join(record['names'])}."
     shares = [f"{name} {weight:.2f}" for name, weight in zip(record["names"], record["weights"], strict=True)]
     return f"Prompts started from the source domains by {record['rule']}: {', '.join(shares)}."
-
-
-def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
-    """A note if few images make so few steps that the method would probably get further with more."""
-    steps = planned_steps(config, images)
-    if steps >= kind.enough_steps:
-        return []
-    return [
-        f"{config.epochs} epochs of {images} images are {steps} steps, few for {kind.name}: it may get further with "
-        f"--max-iters {kind.enough_steps}."
-    ]
-
-
-def adapt_command(model: Model, file: Path) -> str:
-    """The command that adapts this model to new images; DePT is the default, where prompts can enter."""
-    method = "" if can_be_prompted(model.backbone) else " --method tent"
-    return f"dept adapt {shlex.quote(str(file))} NEW_IMAGES --out runs/site{method}"
