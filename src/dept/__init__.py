@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from dept.models.model import Model, create_model
     from dept.runs.adapt import AdaptOptions, adapt
     from dept.runs.stream import stream
+    from dept.runs.stream_run import StreamOptions, stream_into
     from dept.runs.train import TrainOptions, train
 
 _HOMES = {
     "AdaptOptions": "dept.runs.adapt",
     "Adapter": "dept.core.adapter",
     "Model": "dept.models.model",
+    "StreamOptions": "dept.runs.stream_run",
     "TrainOptions": "dept.runs.train",
     "adapt": "dept.runs.adapt",
     "create_model": "dept.models.model",
@@ -36,6 +38,7 @@ _HOMES = {
     "methods": "dept",
     "predict": "dept.inference",
     "stream": "dept.runs.stream",
+    "stream_into": "dept.runs.stream_run",
     "train": "dept.runs.train",
 }
 
@@ -43,6 +46,7 @@ __all__ = [
     "AdaptOptions",
     "Adapter",
     "Model",
+    "StreamOptions",
     "TrainOptions",
     "__version__",
     "adapt",
@@ -52,6 +56,7 @@ __all__ = [
     "methods",
     "predict",
     "stream",
+    "stream_into",
     "train",
 ]
 

@@ -252,14 +252,13 @@ def test_pictures_differ_by_class() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("device_views", [False, True])
-def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, workers: int, device_views: bool) -> None:
+def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, workers: int) -> None:
     """Not the traceback of a worker, which is how torch hands an error on."""
     images = find_images(write_unlabelled(tmp_path, 3))
     images.paths[1].unlink()
     keys = [[(0, 0)], [(0, 1), (0, 2)]]
     with pytest.raises(DataError) as error:
-        list(batches(images, "w", Views(PRE), keys, workers=workers, device_views=device_views))
+        list(batches(images, "w", Views(PRE), keys, workers=workers))
     said = str(error.value)
     assert said.startswith(f"{images.paths[1]} cannot be read (FileNotFoundError: ") and said.endswith("Put it back.")
     assert len(said.splitlines()) == 1

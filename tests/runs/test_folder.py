@@ -55,7 +55,7 @@ def test_resuming_is_offered_only_where_there_is_something_to_resume(tmp_path: P
     with pytest.raises(UsageError, match=r"\(result.json\)\. Use `overwrite`, or choose another `out`\."):
         folder(tmp_path)
     (tmp_path / "resume.safetensors").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"Go on with it by --resume, replace it by --overwrite, or choose another"):
+    with pytest.raises(UsageError, match=r"Use `resume` to continue or `overwrite` to replace it, or choose another"):
         folder(tmp_path)
 
 

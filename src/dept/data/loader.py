@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dept.data.device_views import Canvas, CanvasDataset, collate, render
 from dept.data.images import ImageSet, decode_again
 from dept.data.views import Augment, Preprocess, make_view, view_rng
 from dept.errors import DataError, UsageError
@@ -79,20 +78,8 @@ def batches(
     *,
     device: torch.device | str = "cpu",
     workers: int = 0,
-    device_views: bool = False,
 ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
-    """Yield (index (B,), views) for each list of keys; views are normalised floats (B, channels, H, W).
-
-    Args:
-        device_views: make the same views on the device instead of in the workers; equal up to the rounding to bytes.
-    """
-    if device_views:
-        dataset = CanvasDataset(images, letters, views.preprocess, views.augment, views.seed)
-        canvases: DataLoader[Canvas] = DataLoader(dataset, batch_sampler=keys, num_workers=workers, collate_fn=collate)
-        for batch in _plainly(canvases):
-            made = render(batch, views.preprocess, device)
-            yield batch.index, tuple(_standardised_(view, views.preprocess) for view in made)
-        return
+    """Yield (index (B,), views) for each list of keys; views are normalised floats (B, channels, H, W)."""
     loader: DataLoader[tuple[int, list[NDArray[np.uint8]]]] = DataLoader(
         ViewDataset(images, letters, views), batch_sampler=keys, num_workers=workers, collate_fn=_collate
     )
@@ -131,15 +118,11 @@ def _standardised_(images: Tensor, pre: Preprocess) -> Tensor:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how batches are made. None of it changes a result beyond rounding.
-
-    `device_views`: random views are made in batch on the device; test views always in the workers.
-    """
+    """Where and how batches are made. None of it changes a result beyond rounding."""
 
     device: str = "cpu"
     workers: int = 0
     eval_batch: int = 64
-    device_views: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_batch < 1:

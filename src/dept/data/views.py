@@ -4,8 +4,7 @@ So results do not depend on the number of workers, on resuming, or on how a batc
 Recipes are those of the released code: weak = resize, random crop, flip; strong = random resized crop, flip,
 colour jitter, grey, blur; test = resize, centre crop.
 
-What is random about a view is drawn first, as `WeakParams` or `StrongParams`, and then applied: here to one
-image with Pillow (the reference), in `device_views` to a batch with torch.
+What is random about a view is drawn first, as `WeakParams` or `StrongParams`, and then applied with Pillow.
 """
 
 from __future__ import annotations

@@ -50,8 +50,6 @@ class AdaptOptions(JobOptions):
     """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
     half: bool = False
     """store the adapter in fp16"""
-    augment: Literal["workers", "device"] = "workers"
-    """where random views are made: in the workers (reference), or in batch on the device (equal up to rounding)"""
     amp: bool = False
     """run the backbone in bf16 (where the hardware has it); losses, bank and EMA stay in fp32"""
     compile: bool = False
@@ -110,7 +108,7 @@ def adapt(
     kind = methods.get(method)
     chosen = make_config(kind, config, preset, settings)
     config = kind.scaled(chosen, options.ratio)
-    runtime = Runtime(resolve_device(options.device), options.workers, device_views=options.augment == "device")
+    runtime = Runtime(resolve_device(options.device), options.workers)
     given, sha = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)
     # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
     given = given.to(runtime.device).eval()
@@ -139,7 +137,7 @@ def adapt(
         ratio=options.ratio,
         subset=options.subset if options.ratio < 1 else "all",
         setting="offline",
-        views_made_on=options.augment,
+        views_made_on="workers",
         readout="student, direct, last iterate",
         evaluated_on=readings.evaluated_on,
         **({"domains": domains} if domains else {}),

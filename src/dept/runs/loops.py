@@ -74,7 +74,6 @@ def offline(
         shuffled if keys is None else iter(keys),
         device=runtime.device,
         workers=runtime.workers,
-        device_views=runtime.device_views,
     )
     for step, (index, made) in enumerate(stream, start):
         progress = Progress(step, total, step // per_epoch)
