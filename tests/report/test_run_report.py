@@ -152,8 +152,9 @@ def test_hostile_class_and_file_names_are_text(tmp_path: Path) -> None:
 
 def test_html_of_names_that_changed(scored_run: AdaptRun) -> None:
     page = make_page(scored_run.folder, PCA)
-    odd = replace(page, title="<i>x</i>", verdict="a < b & c", command="dept '<x>'")
+    odd = replace(page, title="<i>x</i>", verdict="a < b & c, see `<u>`", command="dept '<x>'")
     html = render(odd)
+    assert "see <code>&lt;u&gt;</code></p>" in html
     assert "<i>x" not in html and "a &lt; b &amp; c" in html and "dept &#39;&lt;x&gt;&#39;" in html
 
 

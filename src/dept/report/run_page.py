@@ -90,7 +90,7 @@ def _sections(run: RunFiles, measured: Measured | None, missing: str, options: R
 
 
 def _curves(run: RunFiles) -> Section:
-    key, title = "curves", "Over the steps"
+    key, title = "curves", "Loss and accuracy"
     scores, terms, scored = score_curves(run.events), loss_curves(run.events), ""
     figures = []
     if scores:
@@ -102,7 +102,7 @@ def _curves(run: RunFiles) -> Section:
         ]
         figures.append(Figure(charts.accuracy_chart(lines), "Accuracy"))
         if run.kind != "train" and all(len(line.xs) <= 2 for line in lines):
-            scored = " Accuracy was evaluated only before and after. Set `eval_every` to evaluate every N epochs."
+            scored = " Accuracy was evaluated only before and after. `eval_every` adds points in between."
     for curve in terms:
         name = _TERMS.get(curve.name, curve.name.replace("_", " ").capitalize())
         figures.append(Figure(charts.term_chart(name, [s + 1 for s in curve.steps], curve.values), name))
@@ -116,13 +116,13 @@ def _stream(run: RunFiles) -> Section:
     """Confidence of the predictions in order of arrival."""
     good = [row for row in run.predictions if "label" in row]
     if not good:
-        return Section("curves", "Over the stream", missing="No image was predicted.")
+        return Section("curves", "Confidence over the stream", missing="No image was predicted.")
     values = [float(row["confidence"]) for row in good]
     broken = len(run.predictions) - len(good)
     lead = f"{len(good):,} images in order of arrival." + (f" {broken} could not be decoded." if broken else "")
     chart = charts.term_chart("confidence", range(len(values)), values, unit="image")
     figure = Figure(chart, "Confidence", "Confidence of every prediction. The bold line is a running mean.")
-    return Section("curves", "Over the stream", lead, (figure,))
+    return Section("curves", "Confidence over the stream", lead, (figure,))
 
 
 def _calibration(measured: Measured | None, missing: str) -> Section:
@@ -132,7 +132,7 @@ def _calibration(measured: Measured | None, missing: str) -> Section:
     before, after, labels = measured.before, measured.after, measured.labels
     old = summaries.confidence_shares(before.confidence) if before else None
     chart = charts.confidence_chart(old, summaries.confidence_shares(after.confidence))
-    figures = [Figure(chart, "Confidence", "Share of the images by confidence.", legend=before is not None)]
+    figures = [Figure(chart, "Histogram", "Share of the images by confidence.", legend=before is not None)]
     if labels is None:
         lead = "Most methods raise confidence, whether right or wrong. Calibration can only be measured with labels."
         return Section(key, title, lead, tuple(figures))
