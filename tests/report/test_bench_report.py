@@ -80,7 +80,7 @@ def test_a_lower_error_is_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(suites, "get", lambda name: suite)
     good, bad = stored(suite, "DePT-G", 0.7), stored(suite, "Tent_1 & co", 0.4)
     page = bench_page(write(tmp_path, good, bad))
-    assert "1 are clearly better than their source model and 1 are clearly worse" in page.verdict
+    assert "1 are clearly better and 1 clearly worse than their baseline" in page.verdict
     assert "DePT-G on sketch: −20.0 [−22.0, −18.0] points of error" in page.verdict
     (figure,) = page.sections[1].figures
     assert 'class="dot good"' in figure.svg.split("DePT-G")[-1] and "change in error" in figure.svg

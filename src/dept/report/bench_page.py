@@ -82,8 +82,8 @@ def _verdict(table: Results) -> str:
     tail = f" ({unknown} without interval)" if unknown else ""
     column, line, best = max(found, key=lambda one: (one[2].gain or 0.0) * (-1 if lower else 1))
     return (
-        f"Of {len(found)} adaptations{tail}, {tones.count('good')} are clearly better than their source model and "
-        f"{tones.count('bad')} are clearly worse. The largest gain is {line.label} on {column}: "
+        f"Of {len(found)} adaptations{tail}, {tones.count('good')} are clearly better and {tones.count('bad')} clearly "
+        f"worse than their baseline. The largest gain is {line.label} on {column}: "
         f"{_gain(best)} points{' of error' if lower else ''}."
     )
 
@@ -92,7 +92,7 @@ def _sections(table: Results, cells: Sequence[Mapping[str, Any]]) -> Iterator[Se
     lower = table.lower_is_better
     lead = (
         f"Top-1 {'error' if lower else 'accuracy'} in %, mean ± standard deviation over seeds. Second line: change "
-        "over the row's own source model in points, with the paired 95 % interval."
+        "over the row's own source model (with source data: over ERM) in points, with the paired 95 % interval."
     )
     yield Section("table", "Methods and shifts", lead, table=_table(table))
     figures = _figures(table)
