@@ -73,7 +73,7 @@ def _architecture(protocol: Protocol) -> list[str]:
     words = [word for name in ("arch", "stages", "prompts") for word in (flag(name), str(protocol.get(name)))]
     if protocol.get("options"):
         words += [flag("timm"), json.dumps(protocol["options"])]
-    # Several sources get prompts of their own by default; this run was told not to.
+    # Several sources get their own prompts by default. This run turned that off.
     if "domains" in protocol and "domain_prompts" not in protocol.get("config", {}) and protocol.get("stages"):
         words += [flag("domain_prompts"), "0"]
     return words
