@@ -1,4 +1,4 @@
-"""Attention maps against a slow formula, and against what the model itself computes."""
+"""Attention maps against the slow formula, and against what the model itself computes."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_stages_see_the_tokens_of_the_model(stages: int, monkeypatch: pytest.Mon
         assert shares["patches"] + shares["prefix"] + shares["prompts"] == pytest.approx(1, abs=1e-5)
 
 
-def test_a_plain_model_has_no_prompt_attention(model: Model) -> None:
+def test_a_plain_model_has_no_prompts_to_look(model: Model) -> None:
     assert prompt_attention(tiny_model(stages=0, prompts=0), torch.randn(1, 3, 32, 32)) == []
 
 
-def test_most_focused_prompt_has_the_sharpest_map() -> None:
+def test_the_most_focused_prompt_has_the_sharpest_map() -> None:
     maps = torch.full((2, 3, 4), 0.25)
     maps[:, 1] = torch.tensor([0.97, 0.01, 0.01, 0.01])
     assert most_focused(maps) == 1

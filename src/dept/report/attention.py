@@ -1,7 +1,7 @@
-"""What the prompts look at: exact attention weights in the last layer of every stage, and the section that shows them.
+"""What prompts look at: the exact attention weights of the last layer of every stage.
 
-The model itself never forms these weights because its attention is fused. So the stages are run here once more, with
-all tokens, in the order [prefix, patches, prompts] of `core.vit`.
+The model itself never forms these weights (its attention is fused), so the stages are run here once more, with all
+tokens, in the order [prefix, patches, prompts] of `core.vit`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dept.core.vit import project
 from dept.models.model import Model
-from dept.report import pictures
-from dept.report.blocks import Gallery, Picture, Section, Table, TableCell
-from dept.report.measure import Measured
-from dept.report.summaries import changes
-
-_STAGES = 4  # shown at most
-_IMAGES = 3
 
 
 @dataclass(frozen=True)
 class StageAttention:
-    """Weights (B, heads, N + P, N + P) of a stage's last layer. Rows are queries and sum to one.
+    """Weights (B, heads, N + P, N + P) of a stage's last layer; rows are queries, rows sum to one.
 
-    The tokens are `prefix` leading ones (CLS, registers), then the patches, then `prompts` prompts.
+    Tokens are `prefix` leading ones (CLS, registers), then the patches, then `prompts` prompts.
     """
 
     weights: Tensor
@@ -37,11 +29,11 @@ class StageAttention:
 
     @property
     def prompt_maps(self) -> Tensor:
-        """(B, P, patches): attention of each prompt on each patch, mean over heads."""
+        """(B, P, patches): mean over heads of what each prompt gives to each patch."""
         return self.weights[:, :, -self.prompts :, self.prefix : -self.prompts].mean(dim=1)
 
     def shares(self) -> dict[str, float]:
-        """Mean share of the prompts' attention on each kind of token, and of the attention of CLS on prompts."""
+        """Mean share of the prompts' attention on each kind of token, and of CLS's on prompts."""
         mean = self.weights.mean(dim=(0, 1))
         rows = mean[-self.prompts :]
         return {
@@ -81,73 +73,6 @@ def attention_weights(block: Any, x: Tensor) -> Tensor:
 
 
 def most_focused(maps: Tensor) -> int:
-    """The prompt in maps (B, P, patches) with the lowest entropy over the patches, mean over the images."""
+    """Of maps (B, P, patches), the prompt with the lowest entropy over the patches, on average over the images."""
     shares = maps / maps.sum(dim=-1, keepdim=True).clamp_min(1e-12)
     return int(torch.special.entr(shares).sum(dim=-1).mean(dim=0).argmin())
-
-
-def attention_section(measured: Measured | None, missing: str) -> Section:
-    """What the prompts of each stage look at, on a few images."""
-    key, title = "attention", "What the prompts look at"
-    if measured is None:
-        return Section(key, title, missing=missing)
-    if measured.model.prompts is None:
-        return Section(key, title, missing="This model has no prompts.")
-    images = _examples(measured)
-    found = prompt_attention(measured.model, measured.batch(images))
-    last, count = len(found) - 1, min(_STAGES, len(found))
-    numbers = sorted({round(i * last / max(1, count - 1)) for i in range(count)})  # evenly spread over the stages
-    stages = {number + 1: found[number] for number in numbers}
-    galleries = []
-    for row, index in enumerate(images):
-        label = measured.classes[int(measured.after.predicted[index])]
-        heading = f"{measured.images.paths[index].name}, predicted {label}"
-        galleries.append(Gallery(heading, _heat_maps(measured, index, row, stages), maps=True))
-    lead = (
-        "Attention of the prompts on the patches in the last layer of a stage, mean over heads. Each map is scaled "
-        "from its own minimum (dark) to its own maximum (bright). “All” is the mean over the prompts of the stage, and "
-        "a number is the most focused prompt."
-    )
-    return Section(key, title, lead, galleries=tuple(galleries), table=_share_table(stages))
-
-
-def _examples(measured: Measured) -> list[int]:
-    """Images that adaptation corrected, else others that changed, one per class. Else images spread over the list."""
-    first: dict[int, int] = {}
-    if measured.before is not None:
-        before, after = measured.before, measured.after
-        found = changes(before.predicted, after.predicted, after.confidence, measured.labels)
-        for index in (*found.fixed, *found.other, *found.broken):
-            first.setdefault(int(after.predicted[index]), index)
-    last = len(measured.images) - 1
-    spread = [round(i * last / max(1, _IMAGES - 1)) for i in range(_IMAGES)]
-    return list(dict.fromkeys([*list(first.values())[:_IMAGES], *spread]))[:_IMAGES]
-
-
-def _heat_maps(measured: Measured, index: int, row: int, stages: dict[int, StageAttention]) -> list[Picture]:
-    """The image, then the mean over the prompts of each stage, then its most focused prompt."""
-    view = pictures.thumbnail(measured.view(index))
-    vit: Any = measured.model.backbone
-    grid = tuple(int(side) for side in vit.patch_embed.grid_size)
-    means, focused = [], []
-    for stage, attention in stages.items():
-        maps, prompt = attention.prompt_maps, most_focused(attention.prompt_maps)
-        means.append((f"stage {stage}, all", maps[row].mean(dim=0)))
-        focused.append((f"stage {stage}, no. {prompt + 1}", maps[row, prompt]))
-    made = [Picture(pictures.data_uri(view), "the image as the model sees it", "image")]
-    for caption, weights in (*means, *focused):
-        heat = np.asarray(weights.reshape(grid), dtype=np.float64)
-        peak = heat.max() / max(heat.mean(), 1e-12)
-        alt = f"attention, {caption}: the brightest patch gets {peak:.1f} times the mean"
-        made.append(Picture(pictures.data_uri(pictures.heat_over(view, heat)), alt, caption))
-    return made
-
-
-def _share_table(stages: dict[int, StageAttention]) -> Table:
-    header = ["last layer of", "prompts → patches", "prompts → CLS", "prompts → prompts", "CLS → prompts"]
-    rows = []
-    for stage, attention in stages.items():
-        shares = attention.shares()
-        values = [shares[name] for name in ("patches", "prefix", "prompts", "cls_to_prompts")]
-        rows.append([TableCell(f"stage {stage}"), *(TableCell(f"{100 * value:.0f} %") for value in values)])
-    return Table(header, rows, ("Share of the attention from one kind of token to another.",))

@@ -99,13 +99,9 @@ def _sections(table: Results, cells: Sequence[Mapping[str, Any]]) -> Iterator[Se
     if figures:
         words = "Whiskers are paired 95 % intervals. Green is clearly better, red clearly worse, violet unclear."
         yield Section("gains", "Gains", words, figures)
-    tiles = []
-    for cell in cells:
-        if "accuracy" in cell["result"]:
-            name = "{shift}, {setting}, seed {seed}".format_map(cell["cell"])
-            tiles.append(Tile(name, f"{100 * cell['result']['accuracy']:.1f} %", "held-out source accuracy"))
-    if tiles:
-        yield Section("sources", "Source models", tiles=tuple(tiles))
+    trained = [cell for cell in cells if "accuracy" in cell["result"]]
+    if trained:
+        yield Section("sources", "Source models", tiles=tuple(_source_tile(cell) for cell in trained))
 
 
 def _figures(table: Results) -> tuple[Figure, ...]:
@@ -154,6 +150,12 @@ def _gain(entry: Entry) -> str:
     assert entry.gain is not None
     ends = entry.interval
     return signed(entry.gain, 1) + ("" if ends is None else f" [{signed(ends[0], 1)}, {signed(ends[1], 1)}]")
+
+
+def _source_tile(cell: Mapping[str, Any]) -> Tile:
+    head, result = cell["cell"], cell["result"]
+    name = f"{head['shift']}, {head['setting']}, seed {head['seed']}"
+    return Tile(name, f"{100 * result['accuracy']:.1f} %", "held-out source accuracy")
 
 
 def _folds(cells: Iterator[Mapping[str, Any]]) -> Iterator[Fold]:

@@ -32,12 +32,12 @@ def project(sets: list[Array], how: Literal["pca", "tsne"]) -> list[Array]:
 def pca(sets: list[Array]) -> list[Array]:
     """Projection on the two main axes of all sets together, so that positions can be compared."""
     joint = np.concatenate(sets).astype(np.float64)
-    centre = joint.mean(axis=0)
-    _, _, axes = np.linalg.svd(joint - centre, full_matrices=False)
+    center = joint.mean(axis=0)
+    _, _, axes = np.linalg.svd(joint - center, full_matrices=False)
     axes = axes[:2]
     # An axis and its negative are equally good. Making the largest entry positive fixes the sign.
     axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
-    points = [(features.astype(np.float64) - centre) @ axes.T for features in sets]
+    points = [(features.astype(np.float64) - center) @ axes.T for features in sets]
     # Features of rank one have only one axis: the second coordinate is 0.
     return [np.pad(one, ((0, 0), (0, 2 - one.shape[1]))) for one in points]
 

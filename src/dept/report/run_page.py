@@ -11,13 +11,13 @@ from dept._version import __version__
 from dept.io import file_sha256
 from dept.metrics import expected_calibration_error
 from dept.report import charts, summaries
-from dept.report.attention import attention_section
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
 from dept.report.changed_labels import changed_section
 from dept.report.command import reproduce
 from dept.report.confusion_chart import confusion_change_chart, relabelled_chart
 from dept.report.feature_map import features_section
 from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
+from dept.report.prompt_attention import attention_section
 from dept.report.verdict import remarks, tiles, verdict
 from dept.runs.read import Cost, RunFiles, cost, loss_curves, read_run, score_curves
 from dept.runs.record import shown
