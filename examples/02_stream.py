@@ -1,4 +1,4 @@
-"""Predict images one by one as they arrive, adapting on the way; an update is made whenever 16 have come.
+"""Predict images one by one as they arrive. The model is updated after every 16 images.
 
 find camera/ -name '*.jpg' | python examples/02_stream.py runs/source/model.safetensors
 """

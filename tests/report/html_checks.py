@@ -1,4 +1,4 @@
-"""A small well-formedness check: every element is closed in order, and nothing is fetched."""
+"""A small HTML checker: every element is closed in order, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Checker(HTMLParser):
 
 
 def checked(html: str) -> Any:
-    """Parse the page; fails unless it is well-formed, without scripts and without anything to fetch."""
+    """Parse the page. Fails unless it is well-formed, has no scripts and fetches nothing."""
     parser = _Checker()
     parser.feed(html)
     parser.close()

@@ -21,7 +21,7 @@ from stored import small_suite, stored, training
 
 @pytest.fixture
 def suite(monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """A suite that `dept` knows for the time of a test."""
+    """A suite that is registered during a test."""
     made = small_suite()
     known = suites.available
     monkeypatch.setattr(suites, "available", lambda: [*known(), made.name])
@@ -59,7 +59,7 @@ def test_numbers_are_those_of_the_table(suite: Suite, tmp_path: Path) -> None:
     assert found["DePT-G"][1].text == "–"
     assert found["Source"][0].note == "" and found["Source"][2].text == "55.0"  # the mean of both columns
     assert "Of 1 adaptations, 1 are clearly better" in page.verdict
-    assert "that of DePT-G on sketch: +12.0 [+10.0, +14.0] points" in page.verdict
+    assert "The largest gain is DePT-G on sketch: +12.0 [+10.0, +14.0] points" in page.verdict
     assert [section.key for section in page.sections] == ["table", "gains", "sources"]
     notes = " ".join(page.sections[0].table.footnotes)  # type: ignore[union-attr]
     assert "No results yet: Tent_1 & co" in notes and "Protocol: weights vit_tiny" in notes
@@ -74,16 +74,16 @@ def test_results_of_other_protocols_are_not_averaged(suite: Suite, tmp_path: Pat
     assert any("Not averaged: DePT-G" in note for note in page.sections[0].table.footnotes)  # type: ignore[union-attr]
 
 
-def test_of_an_error_less_is_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_lower_error_is_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     suite = small_suite(metric="error")
     monkeypatch.setattr(suites, "available", lambda: [suite.name])
     monkeypatch.setattr(suites, "get", lambda name: suite)
     good, bad = stored(suite, "DePT-G", 0.7), stored(suite, "Tent_1 & co", 0.4)
     page = bench_page(write(tmp_path, good, bad))
-    assert "1 are clearly better than what they began with and 1 clearly worse" in page.verdict
+    assert "1 are clearly better and 1 clearly worse than their baseline" in page.verdict
     assert "DePT-G on sketch: −20.0 [−22.0, −18.0] points of error" in page.verdict
     (figure,) = page.sections[1].figures
-    assert 'class="dot good"' in figure.svg.split("DePT-G")[-1] and "change of the error" in figure.svg
+    assert 'class="dot good"' in figure.svg.split("DePT-G")[-1] and "change in error" in figure.svg
 
 
 def test_many_columns_show_gains_in_the_mean_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_broken_cells_give_a_sentence(
     assert words in capsys.readouterr().err
 
 
-def test_what_cannot_be_shown_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_a_page_give_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strange = small_suite(name="strange")
     assert main(["report", str(write(tmp_path / "a", training(strange, "G")))]) == 3
-    assert "no scored adaptation" in capsys.readouterr().err
+    assert "no adaptation with scores" in capsys.readouterr().err
     assert main(["report", str(write(tmp_path / "b", stored(strange, "DePT-G", 0.7)))]) == 3
     assert "holds cells of strange" in capsys.readouterr().err

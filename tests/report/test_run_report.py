@@ -1,4 +1,4 @@
-"""Reports of runs: sections by what is known, one file that fetches nothing, hostile names, bad inputs."""
+"""Reports of runs: sections by what is known, one file that fetches nothing, hostile names, bad input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PCA = ReportOptions(projection="pca", device="cpu")
 
 
 def titles(page: Page) -> dict[str, bool]:
-    """Section keys, and whether each has something to show."""
+    """Section keys, and whether each section has content."""
     return {section.key: not section.missing for section in page.sections}
 
 
@@ -58,7 +58,7 @@ def test_labelled_run_has_every_section(scored_run: AdaptRun, tmp_path: Path) ->
     assert "paired 95 % interval" in page.verdict and page.remarks == ()
     figures = {figure.title for section in page.sections for figure in section.figures}
     terms = {curve.name for curve in loss_curves(read_run(scored_run.folder).events)}
-    assert {"Accuracy", "Total loss", "How often it is right", "Accuracy per class", "Before", "After"} <= figures
+    assert {"Accuracy", "Total loss", "Calibration", "Accuracy per class", "Before", "After"} <= figures
     assert len(page.sections[0].figures) == len(terms) + 1
     attended = next(section for section in page.sections if section.key == "attention")
     assert found.tags.count("img") >= 3 * (1 + 2 * 2)  # three images, each with two maps of two stages
@@ -69,7 +69,7 @@ def test_labelled_run_has_every_section(scored_run: AdaptRun, tmp_path: Path) ->
 def test_images_whose_label_changed(
     labelled: bool, scored_run: AdaptRun, target_labelled: Path, tmp_path: Path
 ) -> None:
-    """With the rows of the head rolled, every label changes; right or wrong is told only where it is known."""
+    """With the rows of the head rolled every label changes. Right and wrong appear only with labels."""
     folder = copied(scored_run, tmp_path / "run")
     tensors, meta = read_tensors(folder / "adapter.safetensors", "adapter")
     rolled = {name: tensor.roll(1, 0) if name.startswith("head") else tensor for name, tensor in tensors.items()}
@@ -92,8 +92,8 @@ def test_unlabelled_run_says_that_accuracy_is_unknown(blind_run: AdaptRun, tmp_p
     file, page = write_report(blind_run.folder, out=tmp_path / "r.html", options=PCA)
     assert "unknown, because no labels were given" in page.verdict and "10 predictions changed" in page.verdict
     figures = {figure.title for section in page.sections for figure in section.figures}
-    assert "How often it is right" not in figures and "Accuracy" not in figures
-    assert "Share of the predictions per class" in figures
+    assert "Calibration" not in figures and "Accuracy" not in figures
+    assert "Share of predictions per class" in figures
     text = " ".join(checked(file.read_text()).text)
     assert "Now right" not in text and "✓" not in text and "✗" not in text
 
@@ -112,14 +112,14 @@ def test_without_images_the_rest_is_still_there(
         "attention": False, "cost": True,
     }  # fmt: skip
     assert "recorded an accuracy of" in page.verdict and str(images) in page.remarks[0]
-    assert "--images" in page.remarks[0]
+    assert "Pass the new place as `images`" in page.remarks[0]
     checked(file.read_text())
 
 
-def test_sample_is_fixed_and_told(scored_run: AdaptRun) -> None:
+def test_sample_is_fixed_and_stated(scored_run: AdaptRun) -> None:
     pages = [make_page(scored_run.folder, replace(PCA, limit=5)) for _ in range(2)]
     assert pages[0] == pages[1]
-    assert "Measured on 5 of 12 images, a sample drawn with a fixed seed." in pages[0].remarks
+    assert "Measured on 5 of 12 images, sampled with a fixed seed." in pages[0].remarks
     assert any("The run itself recorded" in remark for remark in pages[0].remarks)
     assert '"limit": 5' in pages[0].folds[-1].text
 
@@ -152,8 +152,9 @@ def test_hostile_class_and_file_names_are_text(tmp_path: Path) -> None:
 
 def test_html_of_names_that_changed(scored_run: AdaptRun) -> None:
     page = make_page(scored_run.folder, PCA)
-    odd = replace(page, title="<i>x</i>", verdict="a < b & c", command="dept '<x>'")
+    odd = replace(page, title="<i>x</i>", verdict="a < b & c, see `<u>`", command="dept '<x>'")
     html = render(odd)
+    assert "see <code>&lt;u&gt;</code></p>" in html
     assert "<i>x" not in html and "a &lt; b &amp; c" in html and "dept &#39;&lt;x&gt;&#39;" in html
 
 
@@ -192,7 +193,7 @@ def test_train_run(source_run: TrainRun, source_images: Path, tmp_path: Path) ->
 def test_a_training_is_measured_on_what_it_held_out(source_run: TrainRun, tmp_path: Path) -> None:
     page = make_page(source_run.folder, PCA)
     assert titles(page)["confidence"] and titles(page)["classes"]
-    assert "Measured on the source images that were held out of the training." in page.remarks
+    assert "Measured on the held-out source images." in page.remarks
     result = source_run.result
     measured = measure(read_run(source_run.folder), PCA)
     assert len(measured.images) == result["held_out"] and measured.labels is not None
@@ -211,7 +212,7 @@ def test_a_training_on_several_sources(named: bool, tmp_path: Path) -> None:
     assert page.command.startswith(f"dept train {places[0]} {places[1]} ")
     assert len(measure(read, PCA).images) == run.result["held_out"]
     (places[1] / "red" / "0.png").unlink()
-    with pytest.raises(Missing, match="not those of the run any more"):
+    with pytest.raises(Missing, match="not those of the run"):
         measure(read, PCA)
 
 
@@ -220,7 +221,7 @@ def test_a_training_on_images_that_were_not_given_by_path(source_images: Path, t
     run = train(tiny_model().train(), find_labelled(source_images), out=tmp_path / "run", **settings)
     page = make_page(run.folder, PCA)
     assert not titles(page)["confidence"] and page.command.startswith("dept train SOURCE ")
-    assert "does not say where its images came from" in page.remarks[0]
+    assert "does not record where its images came from" in page.remarks[0]
 
 
 def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path
     for name in ("config.json", "events.jsonl", "result.json"):  # as in a folder of an older version
         (out / name).unlink()
     blind = make_page(out, PCA)
-    assert "The stream answered 10 images" in blind.verdict and titles(blind)["curves"] and not blind.command
+    assert "The stream predicted 10 images" in blind.verdict and titles(blind)["curves"] and not blind.command
     named = make_page(out, replace(PCA, model=source_run.file))
     assert "of 10 predictions changed" in named.verdict
 
@@ -330,13 +331,13 @@ def test_command_prints_verdict_and_file(
     assert "labelled images" in said and str(file) in said and file.is_file()
 
 
-def test_other_images_are_told(scored_run: AdaptRun, tmp_path: Path) -> None:
+def test_other_images_are_mentioned(scored_run: AdaptRun, tmp_path: Path) -> None:
     other = write_labelled(tmp_path / "other", 2, seed=3)
     page = make_page(scored_run.folder, replace(PCA, score=other))
     assert any("not exactly the images" in remark for remark in page.remarks)
 
 
-def test_skipped_images_are_no_other_images(source_run: TrainRun, target_labelled: Path, tmp_path: Path) -> None:
+def test_skipped_images_are_not_other_images(source_run: TrainRun, target_labelled: Path, tmp_path: Path) -> None:
     shutil.copytree(target_labelled, tmp_path / "site")
     (tmp_path / "site" / "red" / "broken.png").write_bytes(b"no image")
     site = tmp_path / "site"

@@ -1,4 +1,4 @@
-"""Numbers behind the charts, by hand."""
+"""The numbers behind the charts, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 
 from dept.metrics import expected_calibration_error
 from dept.report import summaries
-from dept.report.charts import class_bars, number, signed, smooth, ticks
+from dept.report.charts import class_bars, smooth
 from dept.report.embedding import choose, pca
+from dept.report.svg import number, signed, ticks
 
 
 def two_class(*first: float) -> torch.Tensor:
@@ -39,11 +40,11 @@ def test_confidence_shares_by_hand() -> None:
     assert summaries.confidence_shares(torch.tensor([0.1, 0.3, 0.26, 1.0]), bins=4) == [0.25, 0.5, 0.0, 0.25]
 
 
-def test_changes_are_sorted_into_fixed_broken_and_other() -> None:
+def test_changes_are_fixed_broken_or_other() -> None:
     before, after = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([1, 1, 0, 2, 0])
-    labels, sure = torch.tensor([1, 1, 2, 1, 0]), torch.tensor([0.5, 0.9, 0.6, 0.7, 0.8])
-    assert summaries.changes(before, after, sure, labels) == summaries.Changes((4, 0), (2,), (3,))
-    assert summaries.changes(before, after, sure, None) == summaries.Changes((), (), (4, 3, 2, 0))
+    labels, confidence = torch.tensor([1, 1, 2, 1, 0]), torch.tensor([0.5, 0.9, 0.6, 0.7, 0.8])
+    assert summaries.changes(before, after, confidence, labels) == summaries.Changes((4, 0), (2,), (3,))
+    assert summaries.changes(before, after, confidence, None) == summaries.Changes((), (), (4, 3, 2, 0))
 
 
 def test_confusion_change_by_hand() -> None:

@@ -17,7 +17,7 @@ RIGHT = [0, 1, 2] * 4
 
 
 def measured(before: list[int], after: list[int]) -> Measured:
-    """Twelve images of three classes, four each, and what they were called before and after."""
+    """Twelve images of three classes, four each, with their predictions before and after."""
     images = ImageSet(Path(), tuple(Path(f"{n}.png") for n in range(12)), tuple(RIGHT), ("a", "b", "c"))
 
     def called(predicted: list[int]) -> Readout:
@@ -32,12 +32,12 @@ def measured(before: list[int], after: list[int]) -> Measured:
     [
         ([(n + 1) % 3 for n in RIGHT], RIGHT, "Adaptation helped.", "good", False),
         (RIGHT, [(n + 1) % 3 for n in RIGHT], "Adaptation hurt.", "bad", False),
-        (RIGHT, [1, *RIGHT[1:]], "No clear effect.", "unsure", False),
+        (RIGHT, [1, *RIGHT[1:]], "No clear effect.", "unclear", False),
         # Eight are wrong and become one class: four of twelve are right before and after.
         ([0] * 4 + [1] * 4 + [2] * 4, [0] * 12, "No clear effect.", "bad", True),
     ],
 )
-def test_labels_decide_and_where_they_do_not_a_collapse_is_told(
+def test_labels_decide_else_a_collapse_does(
     before: list[int], after: list[int], begins: str, tone: str, warns: bool
 ) -> None:
     sentence, found = verdict(RUN, measured(before, after))

@@ -1,1 +1,1 @@
-"""One self-contained HTML page per run or benchmark: what changed, for whom, at what cost, and how to repeat it."""
+"""One self-contained HTML page per run or benchmark: what changed, what it cost, and how to reproduce it."""

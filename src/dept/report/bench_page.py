@@ -16,24 +16,24 @@ from dept.bench.runner import read_cell
 from dept.bench.suite import Suite
 from dept.bench.tables import make_table
 from dept.errors import DataError
-from dept.report.blocks import Cell, Figure, Fold, Page, Section, Table, Tile, Tone
-from dept.report.charts import signed
-from dept.report.maps import GainRow, gain_span, gains
+from dept.report.blocks import Figure, Fold, Page, Section, Table, TableCell, Tile, Tone
+from dept.report.gain_chart import GainRow, gain_chart, gain_span
+from dept.report.svg import signed
 
 
 def cell_files(folder: Path) -> list[Path]:
-    """Result files of a suite's cells; empty if the folder is something else."""
+    """Result files of a suite's cells. Empty if the folder is something else."""
     if (folder / "config.json").exists() or (folder / "predictions.jsonl").exists():
         return []
     return sorted(folder.glob("*/result.json"))
 
 
 def bench_page(folder: Path) -> Page:
-    """The page of all finished cells of a suite; numbers, names and notes are those of `dept bench SUITE --table`."""
+    """The page of all finished cells of a suite. Numbers, names and notes are those of `dept bench SUITE`."""
     own = [read_cell(file) for file in cell_files(folder)]
     scored = [cell for cell in own if "after" in cell["result"]]
     if not scored:
-        raise DataError(f"The {len(own)} cells in {folder} hold no scored adaptation (before and after).")
+        raise DataError(f"The {len(own)} cells in {folder} hold no adaptation with scores before and after.")
     suite = _suite(scored, folder)
     cells = suite_cells(suite, folder.parent) if folder.name == suite.name else own
     table = make_table(suite, cells)
@@ -51,14 +51,14 @@ def _suite(cells: Sequence[Mapping[str, Any]], folder: Path) -> Suite:
     names = sorted({str(cell["cell"]["suite"]) for cell in cells})
     if len(names) > 1 or names[0] not in suites.available():
         raise DataError(
-            f"{folder} holds cells of {', '.join(names)}; a page is made of one suite that this version of dept knows "
-            "(`dept bench list`)."
+            f"{folder} holds cells of {', '.join(names)}. A page shows one suite that this version of dept knows: see "
+            "`dept bench list`."
         )
     return suites.get(names[0])
 
 
 def _gained(table: Results) -> Iterator[tuple[str, Line, Entry]]:
-    """Column, row and entry of every gain, column by column; the mean of the columns is left out."""
+    """Column, row and entry of every gain, column by column, without the mean column."""
     for at, column in enumerate(table.columns):
         for line in table.lines:
             if column != MEAN and line.entries[at].gain is not None:
@@ -66,7 +66,7 @@ def _gained(table: Results) -> Iterator[tuple[str, Line, Entry]]:
 
 
 def _tone(entry: Entry, *, lower: bool) -> Tone:
-    """Whether a change is clearly good or bad, by its interval."""
+    """good or bad if the interval excludes 0."""
     if entry.gain is None or entry.interval is None:
         return ""
     low, high = (-entry.interval[1], -entry.interval[0]) if lower else entry.interval
@@ -76,14 +76,14 @@ def _tone(entry: Entry, *, lower: bool) -> Tone:
 def _verdict(table: Results) -> str:
     found, lower = list(_gained(table)), table.lower_is_better
     if not found:
-        return f"{len(table.lines)} rows and no adapted source model: there is no gain to tell of."
+        return f"{len(table.lines)} rows, none of them an adapted source model: there is no gain to report."
     tones = [_tone(entry, lower=lower) for _, _, entry in found]
     unknown = sum(entry.interval is None for _, _, entry in found)
     tail = f" ({unknown} without interval)" if unknown else ""
     column, line, best = max(found, key=lambda one: (one[2].gain or 0.0) * (-1 if lower else 1))
     return (
-        f"Of {len(found)} adaptations{tail}, {tones.count('good')} are clearly better than what they began with and "
-        f"{tones.count('bad')} clearly worse. The largest gain is that of {line.label} on {column}: "
+        f"Of {len(found)} adaptations{tail}, {tones.count('good')} are clearly better and {tones.count('bad')} clearly "
+        f"worse than their baseline. The largest gain is {line.label} on {column}: "
         f"{_gain(best)} points{' of error' if lower else ''}."
     )
 
@@ -91,13 +91,13 @@ def _verdict(table: Results) -> str:
 def _sections(table: Results, cells: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
     lower = table.lower_is_better
     lead = (
-        f"Top-1 {'error' if lower else 'accuracy'} in percent, mean ± standard deviation over seeds, and the change "
-        "against the row's own source model in points, with its paired 95 % interval."
+        f"Top-1 {'error' if lower else 'accuracy'} in %, mean ± standard deviation over seeds. Second line: change "
+        "over the row's own source model (with source data: over ERM) in points, with the paired 95 % interval."
     )
     yield Section("table", "Methods and shifts", lead, table=_table(table))
     figures = _figures(table)
     if figures:
-        words = "Whiskers are paired 95 % intervals; green is clearly better, red clearly worse, violet undecided."
+        words = "Whiskers are paired 95 % intervals. Green is clearly better, red clearly worse, violet unclear."
         yield Section("gains", "Gains", words, figures)
     trained = [cell for cell in cells if "accuracy" in cell["result"]]
     if trained:
@@ -111,11 +111,11 @@ def _figures(table: Results) -> tuple[Figure, ...]:
         row = GainRow(line.label, entry.gain or 0.0, *(entry.interval or (None, None)))
         rows.setdefault(column, []).append(row)
     span = gain_span([row for column in rows.values() for row in column])
-    return tuple(Figure(gains(own, span, lower=table.lower_is_better), column) for column, own in rows.items())
+    return tuple(Figure(gain_chart(own, span, lower=table.lower_is_better), column) for column, own in rows.items())
 
 
 def _table(table: Results) -> Table:
-    """With many columns, gains stand in that of the mean only: the figure has the others."""
+    """With many columns only the mean has gains. The figures show the others."""
     wide = len(table.columns) > WIDE
     rows = []
     for line in table.lines:
@@ -126,17 +126,17 @@ def _table(table: Results) -> Table:
             _cell(entry, lower=table.lower_is_better, gain=not wide or column == MEAN)
             for column, entry in zip(table.columns, line.entries, strict=True)
         ]
-        rows.append([Cell(line.label, " · ".join(filter(None, (tuned, changed, taken)))), *cells])
+        rows.append([TableCell(line.label, " · ".join(filter(None, (tuned, changed, taken)))), *cells])
     return Table(["method", *table.columns], rows, tuple(below(table)), wide=wide)
 
 
-def _cell(entry: Entry, *, lower: bool, gain: bool) -> Cell:
+def _cell(entry: Entry, *, lower: bool, gain: bool) -> TableCell:
     paper = "" if entry.paper is None else f"paper: {entry.paper:.1f}"
     if entry.mean is None:
-        return Cell("–", extra=paper)
+        return TableCell("–", extra=paper)
     seeds = f"{entry.seeds} seeds" if entry.seeds > 1 and gain else ""
     per_class = f"{entry.per_class:.1f} per class" if entry.per_class is not None and gain else ""
-    return Cell(
+    return TableCell(
         number(entry),
         note=_gain(entry) if gain and entry.gain is not None else "",
         mark=entry.mark,

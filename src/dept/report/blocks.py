@@ -1,11 +1,11 @@
-"""What a page is made of. Everything but `Figure.svg` and `Picture.uri` is plain text; the template escapes it."""
+"""What a page is made of. All text is plain and escaped by the template, except `Figure.svg` and `Picture.uri`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Tone = Literal["", "good", "bad", "unsure"]
+Tone = Literal["", "good", "bad", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with what to see in it."""
+    """A chart with its caption."""
 
     svg: str
     title: str
@@ -38,7 +38,7 @@ class Picture:
     caption: str
     tone: Tone = ""
     mark: str = ""
-    """a sign that says what the tone says, for those who do not see the colour"""
+    """a sign with the meaning of the tone, for readers who do not see the colour"""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Gallery:
     title: str
     pictures: list[Picture]
     maps: bool = False
-    """one image and maps over it: kept in rows of four on a phone"""
+    """an image and its attention maps: kept in rows of four on a phone"""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """An entry of a table: main text, a second line and a third, a mark that a footnote explains."""
+class TableCell:
+    """An entry of a table: main text, a second line, a third line, and a mark that a footnote explains."""
 
     text: str
     note: str = ""
@@ -65,18 +65,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column names the rows."""
+    """A table whose first column names the rows."""
 
     header: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     footnotes: tuple[str, ...] = ()
     wide: bool = False
-    """many columns of short numbers: their names are turned"""
+    """many columns of short numbers: headings are vertical"""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; `missing` says why there is nothing to show."""
+    """A part of the page. `missing` says why there is nothing to show."""
 
     key: str
     title: str
@@ -90,7 +90,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Fold:
-    """Text that is there when asked for."""
+    """Text that is collapsed until opened."""
 
     title: str
     text: str

@@ -1,9 +1,8 @@
-"""The model before and after, run once more on the images: probabilities and features of every image."""
+"""Run the models before and after on the images: probabilities and features of every image."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,23 +24,23 @@ from dept.runs.read import RunFiles
 from dept.runs.train import training_hash
 
 SAMPLE_SEED = 0
-Reader = Callable[[Tensor], Output]
+IMAGES = "`images`, or `score` if they are labelled"
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What the report measures, and on what."""
+    """What the report measures, and on which images."""
 
     model: Path | None = None
-    """source model, if it is no longer where the run found it"""
+    """source model, if it has moved since the run"""
     images: Path | None = None
-    """target images, if they are no longer where the run found them"""
+    """target images, if they have moved since the run"""
     score: Path | None = None
-    """labelled images to score before and after on; default: those of the run"""
+    """labelled images to score before and after on (default: those of the run)"""
     limit: int = 1000
-    """images to measure on, a fixed-seed sample; 0 for all"""
+    """maximum number of images, sampled with a fixed seed (0: all)"""
     projection: Literal["auto", "pca", "tsne"] = "auto"
-    """picture of the features: t-SNE (up to 2,000 images, needs scikit-learn) or PCA"""
+    """projection of the features: t-SNE (up to 2,000 images, needs scikit-learn) or PCA"""
     device: str = "auto"
     """cpu, cuda, mps or auto"""
     workers: int = 0
@@ -52,7 +51,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class Readout:
-    """What a model says: probabilities (n, C), features (n, D)."""
+    """Outputs of a model: probabilities (n, C), features (n, D)."""
 
     probabilities: Tensor
     features: Tensor
@@ -74,9 +73,9 @@ class Measured:
 
     images: ImageSet
     found: int
-    """images that the sample was drawn from"""
+    """number of images that the sample was drawn from"""
     same_list: bool | None
-    """whether these are the images that the run adapted to, or held out (None: the run does not say)"""
+    """whether these are the images that the run adapted to or held out (None: not recorded)"""
     model: Model
     """after adaptation"""
     before: Readout | None
@@ -93,7 +92,7 @@ class Measured:
         return None if self.images.labels is None else torch.tensor(self.images.labels)
 
     def view(self, index: int) -> Image.Image:
-        """The test view of an image: what the model sees."""
+        """The test view of an image, as the model sees it."""
         pre = self.model.card.preprocess
         return test_view(decode(self.images.paths[index], pre.channels), pre)
 
@@ -105,100 +104,77 @@ class Measured:
 
 
 class Missing(Exception):
-    """Model or images are not there; the sentence says which, and which flag helps."""
+    """Model or images were not found. The message says which, and which parameter helps."""
 
 
 def measure(run: RunFiles, options: ReportOptions) -> Measured:
     """Run both models on the images.
 
     Raises:
-        Missing: what the run used is gone. The report is made without it.
-        DataError: what the user named is not there or does not fit.
+        Missing: an input of the run was not found. The report is made without it.
+        DataError: an input that the user gave was not found or does not fit.
     """
-    before, after, model = _models(run, options)
-    images, found, same = _images(run, options, model)
+    before, after = _models(run, options)
+    images, found, same = _images(run, options, after)
     runtime = Runtime(resolve_device(options.device), options.workers, options.batch)
-    passes = TestPasses(images, Views(model.card.preprocess), runtime)
-    readers = [reader for reader in (before, after) if reader is not None]
-    parts: list[list[Output]] = [[] for _ in readers]
+    passes = TestPasses(images, Views(after.card.preprocess), runtime)
+    models = [model for model in (before, after) if model is not None]
+    outputs: list[list[Output]] = [[] for _ in models]
     with torch.no_grad():
         for batch in passes():
-            for reader, part in zip(readers, parts, strict=True):
-                part.append(reader(batch.views[0]))
-    readouts = [_joined(part) for part in parts]
-    return Measured(images, found, same, model.to("cpu"), readouts[0] if before else None, readouts[-1])
+            for model, own in zip(models, outputs, strict=True):
+                own.append(model.read(batch.views[0]))
+    readouts = []
+    for own in outputs:
+        logits = torch.cat([output.logits.float().cpu() for output in own])
+        features = torch.cat([output.features.float().cpu() for output in own])
+        readouts.append(Readout(logits.softmax(dim=-1), features))
+    return Measured(images, found, same, after.to("cpu"), readouts[0] if before else None, readouts[-1])
 
 
-def _joined(parts: list[Output]) -> Readout:
-    logits = torch.cat([part.logits.float().cpu() for part in parts])
-    return Readout(logits.softmax(dim=-1), torch.cat([part.features.float().cpu() for part in parts]))
-
-
-def _models(run: RunFiles, options: ReportOptions) -> tuple[Reader | None, Reader, Model]:
-    """Readers of the model before (None if there is no such thing) and after, and the latter as a model."""
-    device = resolve_device(options.device)
-    if run.kind == "train":
-        if run.model is None:
-            raise Missing("The run has no model.safetensors yet.")
-        trained = _loaded(run.model).to(device)
-        return None, trained.read, trained
-    source = _place(options.model, run.inputs.get("model"), "model", "--model")
-    before = _loaded(source, strict=options.model is not None).to(device)
-    if run.kind == "uda":
-        if run.model is None:
-            raise Missing("The run has no model.safetensors yet.")
-        after = _loaded(run.model).to(device)
-        return before.read, after.read, after
-    if run.adapter is None:
-        raise Missing("The run has no adapter.safetensors yet.")
+def _models(run: RunFiles, options: ReportOptions) -> tuple[Model | None, Model]:
+    """The models before (None for source training) and after, in eval mode on the device."""
+    device, adapts = resolve_device(options.device), run.kind in ("adapt", "stream")
+    written = run.adapter if adapts else run.model
+    if written is None:
+        raise Missing(f"The run has not written {'adapter' if adapts else 'model'}.safetensors yet.")
+    after = None if adapts else load_model(written).to(device).eval()
+    if run.kind == "train" and after is not None:
+        return None, after
+    source = _place(options.model, run.inputs.get("model"), "model", "`model`")
     try:
-        adapter = load_adapter(run.adapter, before)
+        before = load_model(source).to(device).eval()
+        after = after or apply_adapter(load_model(source), load_adapter(written, before)).to(device).eval()
     except DataError as error:
         if options.model is not None:
             raise
-        raise Missing(f"{error} Name the right one with --model.") from error
-    after = apply_adapter(_loaded(source), adapter).to(device).eval()
-    return before.read, after.read, after
-
-
-def _loaded(path: Path, *, strict: bool = True) -> Model:
-    try:
-        return load_model(path).eval()
-    except DataError as error:
-        if strict:
-            raise
-        raise Missing(f"{error} Name the right one with --model.") from error
+        raise Missing(f"{error} Pass the source model of the run as `model`.") from error
+    return before, after
 
 
 def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageSet, int, bool | None]:
-    """The sample, how many it is of, and whether they are the run's own images."""
+    """The sample, the number of images it was drawn from, and whether they are the run's own."""
     same: bool | None
     if run.kind == "train" and options.score is None and options.images is None:
         found, same = _held_out(run, model), True
     else:
         found = _found(run, options, model)
-        same = _same_list(run, found)
+        # `ratio` and Python callers select among a folder's images. The run identifies its list only by the hash,
+        # which is of the images that could be decoded.
+        recorded = None if run.kind == "train" else run.protocol.get("list_sha256")
+        used = decodable(found) if recorded is not None and run.result.get("skipped") else found
+        same = None if recorded is None else recorded == list_hash(used)
     if 0 < options.limit < len(found):
         chosen = sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit))
         return decodable(found.take(chosen)), len(found), same
     return decodable(found), len(found), same
 
 
-def _same_list(run: RunFiles, found: ImageSet) -> bool | None:
-    # `ratio` and Python callers choose among a folder's images; the run tells which list it used only by its hash.
-    recorded = run.protocol.get("list_sha256")
-    if recorded is None or run.kind == "train":
-        return None
-    used = decodable(found) if run.result.get("skipped") else found  # the hash is of the images that could be read
-    return bool(recorded == list_hash(used))
-
-
 def _held_out(run: RunFiles, model: Model) -> ImageSet:
-    """The images that a training held out, drawn again from its sources: a model knows those it was trained on."""
-    flag = "--images, or with labels --score"
+    """The held-out images of a source training, split off its sources again."""
     recorded: list[str | None] = [*run.sources] or [None]
-    places = [_place(None, place, "images", flag) for place in recorded]
-    names = run.protocol.get("domains")  # only of several sources
+    places = [_place(None, place, "images", IMAGES) for place in recorded]
+    names = run.protocol.get("domains")  # only for several sources
     try:
         given = dict(zip(names, places, strict=True)) if names else places[0]
         sources = find_sources(given, model.classes)
@@ -207,7 +183,7 @@ def _held_out(run: RunFiles, model: Model) -> ImageSet:
     except DataError as error:
         raise Missing(str(error)) from error
     if training_hash(training) != run.protocol["list_sha256"]:
-        raise Missing(f"The source images are not those of the run any more: the files differ. Name some with {flag}.")
+        raise Missing(f"The source images are not those of the run: the file list differs. Pass others as {IMAGES}.")
     return held_out.union
 
 
@@ -219,22 +195,22 @@ def _found(run: RunFiles, options: ReportOptions, model: Model) -> ImageSet:
     if run.kind == "stream":
         paths = tuple(Path(row["path"]) for row in run.predictions if "label" in row)
         if not paths or not paths[0].is_file():
-            raise Missing("The images of the stream are not where they were; name them with --images or --score.")
+            raise Missing(f"The images of the stream were not found. If they moved, pass them as {IMAGES}.")
         return ImageSet(Path(), paths)
     name = "score" if "score" in run.inputs else "images"
-    place = _place(None, run.inputs.get(name), "images", "--images, or with labels --score")
+    place = _place(None, run.inputs.get(name), "images", IMAGES)
     try:
         return find_labelled(place, model.classes) if name == "score" else find_images(place)
     except DataError as error:
         raise Missing(str(error)) from error
 
 
-def _place(given: Path | None, recorded: str | None, what: str, flag: str) -> Path:
-    """Where a file is: as the user says (whatever is there), or as the run says (if it is still there)."""
+def _place(given: Path | None, recorded: str | None, what: str, parameter: str) -> Path:
+    """Where an input is: the path that the user gave, else the one that the run recorded, if it still exists."""
     if given is not None:
         return given
     if recorded is None:
-        raise Missing(f"The run does not say where its {what} came from; name it with {flag}.")
+        raise Missing(f"The run does not record where its {what} came from. Pass {parameter}.")
     if not Path(recorded).exists():
-        raise Missing(f"The {what} of the run, {recorded}, is gone; if it moved, name it with {flag}.")
+        raise Missing(f"Not found: {recorded}, the {what} of the run. Pass the new place as {parameter}.")
     return Path(recorded)

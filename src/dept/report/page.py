@@ -1,4 +1,4 @@
-"""From a folder to a file: which kind of folder it is, the page it gives, and the page as HTML."""
+"""From a folder to an HTML file: which kind of folder it is, the page, and the page as HTML."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dept.report.measure import ReportOptions
 def write_report(
     folder: str | Path, *, out: str | Path | None = None, options: ReportOptions | None = None
 ) -> tuple[Path, Page]:
-    """Write the report of a run or of a benchmark suite; returns the file and what is in it.
+    """Write the report of a run or of a benchmark suite. Returns the file and the page.
 
     Args:
-        folder: of `dept adapt`, `uda`, `train` or `stream`, or `benchmarks/results/SUITE`.
-        out: the file to write; report.html in the folder by default.
+        folder: output of `dept adapt`, `uda`, `train` or `stream`, or `benchmarks/results/SUITE`.
+        out: the file to write. Default: report.html in the folder.
     """
-    _require_jinja()  # before anything that takes time
+    _require_jinja()  # fail before the slow part
     file = Path(out) if out is not None else Path(folder) / "report.html"
     check_output(file, keep=lambda there: there.suffix.lower() not in (".html", ".htm"))
     page = make_page(Path(folder), options or ReportOptions())
@@ -30,7 +30,7 @@ def write_report(
 
 
 def make_page(folder: Path, options: ReportOptions) -> Page:
-    """The page of a folder, by what the folder holds."""
+    """The page of a run folder or of a folder of benchmark cells."""
     from dept.report.bench_page import bench_page, cell_files
     from dept.report.run_page import run_page
 
@@ -38,12 +38,12 @@ def make_page(folder: Path, options: ReportOptions) -> Page:
         return bench_page(folder) if cell_files(folder) else run_page(folder, options)
     except KeyError as error:
         raise DataError(
-            f"The files in {folder} lack the entry {error}; was one of them edited or cut short?"
+            f"The files in {folder} lack the entry {error}. Was one of them edited or truncated?"
         ) from error
 
 
 def render(page: Page) -> str:
-    """The page as one HTML file: styles and pictures inside, no scripts, nothing to fetch."""
+    """The page as one HTML file with styles and images inside: no scripts, nothing to fetch."""
     _require_jinja()
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

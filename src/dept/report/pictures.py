@@ -13,12 +13,12 @@ from PIL import Image
 SIDE = 104
 _BILINEAR, _BICUBIC, _NEAREST = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.NEAREST
 
-# dark violet, magenta, orange, pale yellow: rises in lightness, so that it reads without colour too
+# Dark violet, magenta, orange, pale yellow: lightness increases, so that it reads without colour too.
 _RAMP = np.array([[20, 11, 52], [132, 32, 107], [229, 92, 48], [252, 255, 164]], dtype=np.float64)
 
 
 def thumbnail(image: Image.Image, side: int = SIDE) -> Image.Image:
-    """The image as RGB, `side` px wide; tiny images keep their pixels visible."""
+    """The image as RGB, `side` px wide. Tiny images keep visible pixels."""
     method = _NEAREST if 2 * image.width <= side else _BILINEAR
     return image.convert("RGB").resize((side, side), method, reducing_gap=2.0 if image.width > side else None)
 
@@ -35,7 +35,7 @@ def heat_over(image: Image.Image, heat: NDArray[np.floating[Any]]) -> Image.Imag
 
 
 def data_uri(image: Image.Image, quality: int = 80) -> str:
-    """The image as a JPEG within an address."""
+    """The image as a JPEG in a data URI."""
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=quality, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""The page of one run: what every section shows, or why it cannot."""
+"""The page of one run: every section, or the reason why it is empty."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 from dept._version import __version__
 from dept.io import file_sha256
 from dept.metrics import expected_calibration_error
-from dept.report import charts, maps, summaries
+from dept.report import charts, summaries
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
+from dept.report.changed_labels import changed_section
 from dept.report.command import reproduce
-from dept.report.looks import attention_section, changed_section, features_section
+from dept.report.confusion_chart import confusion_change_chart, relabelled_chart
+from dept.report.feature_map import features_section
 from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
+from dept.report.prompt_attention import attention_section
 from dept.report.verdict import remarks, tiles, verdict
 from dept.runs.read import Cost, RunFiles, cost, loss_curves, read_run, score_curves
 from dept.runs.record import shown
@@ -29,7 +32,7 @@ _LINES = ("after", "other1", "other2", "other3")
 
 
 def run_page(folder: Path, options: ReportOptions) -> Page:
-    """Read the run, measure what can be measured, say the rest."""
+    """Read the run, and measure what can be measured."""
     run = read_run(folder)
     measured, missing = None, ""
     try:
@@ -62,7 +65,7 @@ def _title(run: RunFiles, options: ReportOptions) -> str:
 
 
 def _subtitle(run: RunFiles) -> str:
-    """Architecture, prompts, images and the day, as far as they are known."""
+    """Architecture, prompts, images and date, as far as they are known."""
     protocol, parts = run.protocol, []
     if "arch" in protocol:
         parts.append(str(protocol["arch"]))
@@ -87,11 +90,11 @@ def _sections(run: RunFiles, measured: Measured | None, missing: str, options: R
 
 
 def _curves(run: RunFiles) -> Section:
-    section = Section("curves", "Over the steps")
+    key, title = "curves", "Loss and accuracy"
     scores, terms, scored = score_curves(run.events), loss_curves(run.events), ""
     figures = []
     if scores:
-        # Read-outs that exist only at the end have no line to draw, but a run that just began has only points.
+        # A read-out that exists only at the end makes no line. But a run that has just begun has only single points.
         lasting = [curve for curve in scores if len(curve.steps) > 1] or scores
         lines = [
             charts.Series(curve.name, curve.steps, curve.values, _LINES[number % len(_LINES)])
@@ -99,27 +102,27 @@ def _curves(run: RunFiles) -> Section:
         ]
         figures.append(Figure(charts.accuracy_chart(lines), "Accuracy"))
         if run.kind != "train" and all(len(line.xs) <= 2 for line in lines):
-            scored = " Accuracy was scored before and after only; --eval-every 1 scores every epoch."
+            scored = " Accuracy was evaluated only before and after. `eval_every` adds points in between."
     for curve in terms:
         name = _TERMS.get(curve.name, curve.name.replace("_", " ").capitalize())
         figures.append(Figure(charts.term_chart(name, [s + 1 for s in curve.steps], curve.values), name))
     if not figures:
-        return Section(section.key, section.title, missing="The run has no recorded steps.")
-    lead = "Every term of the loss as it was added up, weights included; the bold line is a running mean."
-    return Section(section.key, section.title, (lead if terms else "") + scored, tuple(figures))
+        return Section(key, title, missing="The run has no recorded steps.")
+    lead = "Every term of the loss, multiplied by its weight. The bold line is a running mean."
+    return Section(key, title, (lead if terms else "") + scored, tuple(figures))
 
 
 def _stream(run: RunFiles) -> Section:
-    """Confidence of the answers in the order in which they were given."""
+    """Confidence of the predictions in order of arrival."""
     good = [row for row in run.predictions if "label" in row]
     if not good:
-        return Section("curves", "Over the stream", missing="The stream answered no image.")
+        return Section("curves", "Confidence over the stream", missing="No image was predicted.")
     values = [float(row["confidence"]) for row in good]
     broken = len(run.predictions) - len(good)
-    lead = f"{len(good):,} images answered in order of arrival" + (f", {broken} did not decode." if broken else ".")
+    lead = f"{len(good):,} images in order of arrival." + (f" {broken} could not be decoded." if broken else "")
     chart = charts.term_chart("confidence", range(len(values)), values, unit="image")
-    figure = Figure(chart, "Confidence", "Of every answer when it was given; the bold line is a running mean.")
-    return Section("curves", "Over the stream", lead, (figure,))
+    figure = Figure(chart, "Confidence", "Confidence of every prediction. The bold line is a running mean.")
+    return Section("curves", "Confidence over the stream", lead, (figure,))
 
 
 def _calibration(measured: Measured | None, missing: str) -> Section:
@@ -129,32 +132,32 @@ def _calibration(measured: Measured | None, missing: str) -> Section:
     before, after, labels = measured.before, measured.after, measured.labels
     old = summaries.confidence_shares(before.confidence) if before else None
     chart = charts.confidence_chart(old, summaries.confidence_shares(after.confidence))
-    figures = [Figure(chart, "How sure the model is", "Share of the images by confidence.", legend=before is not None)]
+    figures = [Figure(chart, "Histogram", "Share of the images by confidence.", legend=before is not None)]
     if labels is None:
-        lead = "Most methods make models surer, right or wrong. Only labels tell whether the confidence is deserved."
+        lead = "Most methods raise confidence, whether right or wrong. Calibration can only be measured with labels."
         return Section(key, title, lead, tuple(figures))
     error = 100 * expected_calibration_error(after.probabilities, labels)
-    caption = f"On the dashed line a model is as often right as it is sure. Expected calibration error {error:.1f} %"
+    caption = f"The dashed line is perfect calibration. Expected calibration error: {error:.1f} %"
     if before:
-        caption += f", before {100 * expected_calibration_error(before.probabilities, labels):.1f} %"
+        caption += f" (before: {100 * expected_calibration_error(before.probabilities, labels):.1f} %)"
     bins = summaries.reliability(before.probabilities, labels) if before else None
     chart = charts.reliability_chart(bins, summaries.reliability(after.probabilities, labels))
-    words = f"{caption}. The area of a dot is its share of the images."
-    figures.append(Figure(chart, "How often it is right", words, legend=before is not None))
+    words = f"{caption}. Larger dots stand for more images."
+    figures.append(Figure(chart, "Calibration", words, legend=before is not None))
     return Section(key, title, figures=tuple(figures))
 
 
 def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
-    """Bars of the classes and, beside them, what is taken for what."""
+    """Bars per class and, beside them, which class is taken for which."""
     key, title = "classes", "Classes"
     rows, what = _class_rows(run, measured)
     if not rows:
-        return Section(key, title, missing=missing or "No labels were given and no predictions recorded.")
+        return Section(key, title, missing=missing or "The run has no labels and no recorded predictions.")
     few = summaries.shortened(rows)
     legend = any(row.before is not None for row in few)
-    caption = "At the right the change in points." if legend else ""
+    caption = "Right column: change in points." if legend else ""
     if len(few) < len(rows):
-        caption = f"The {len(few)} of {len(rows)} classes that changed the most. {caption}"
+        caption = f"The {len(few)} of {len(rows)} classes that changed most. {caption}"
     figures = [Figure(charts.class_bars(few, what), what, caption, legend=legend)]
     if measured is not None and measured.before is not None:
         figures += _confusion(measured)
@@ -167,7 +170,7 @@ def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summarie
         new = measured.after.predicted
         if measured.labels is not None:
             return summaries.class_accuracies(old, new, measured.labels, measured.classes), "Accuracy per class"
-        return summaries.class_shares(old, new, measured.classes), "Share of the predictions per class"
+        return summaries.class_shares(old, new, measured.classes), "Share of predictions per class"
     if "before" not in run.result:
         return [], ""
     before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
@@ -176,45 +179,45 @@ def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summarie
 
 
 def _confusion(measured: Measured) -> list[Figure]:
-    """What is taken for what: the change, or without labels the moves; nothing if no prediction changed."""
+    """Change of the confusion matrix, or, without labels, moves between classes. Empty if no prediction changed."""
     assert measured.before is not None
     old, new, classes = measured.before.predicted, measured.after.predicted, measured.classes
     if measured.labels is None:
         matrix = summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
-        caption = "Images by their label before (rows) and after (columns); those that kept theirs are left out."
+        caption = "Images by their label before (rows) and after (columns). Images that kept their label are left out."
     else:
         matrix = summaries.confusion_change(old, new, measured.labels, len(classes))
         caption = (
-            "Confusion matrix after minus before, in images: true classes in rows, predicted ones in columns. Green is "
-            "better (more on the diagonal, fewer beside it), red is worse."
+            "Confusion matrix after minus before, in images. Rows are true classes, columns are predicted classes. "
+            "Green is better (more on the diagonal, fewer elsewhere), red is worse."
         )
     if not bool(matrix.any()):
         return []
     chosen = summaries.busiest(matrix)
     if len(chosen) < len(classes):
-        caption += f" The {len(chosen)} of {len(classes)} classes with the most changes."
+        caption += f" Shown: the {len(chosen)} of {len(classes)} classes with the most changes."
     names, part = [classes[i] for i in chosen], matrix[chosen][:, chosen].tolist()
     if measured.labels is None:
-        return [Figure(maps.moves(part, names), "From which class to which", caption)]
+        return [Figure(relabelled_chart(part, names), "Moves between classes", caption)]
     totals = [int((measured.labels == i).sum()) for i in chosen]
-    return [Figure(maps.matrix_change(part, names, totals), "Change of the confusion", caption)]
+    return [Figure(confusion_change_chart(part, names, totals), "Change of the confusion matrix", caption)]
 
 
 def _cost(spent: Cost, run: RunFiles) -> Section:
     values: list[tuple[str, float | None, str, str]] = [
         ("parameters tuned", spent.tunable, "{:,.0f}", "kept in the adapter" if run.adapter else ""),
-        ("with training-only heads", spent.trained, "{:,.0f}", "thrown away afterwards"),
+        ("with training-only heads", spent.trained, "{:,.0f}", "heads discarded afterwards"),
         ("adapter file", spent.adapter_bytes and spent.adapter_bytes / 1024, "{:,.0f} KiB", ""),
         ("steps", spent.steps, "{:,.0f}", ""),
-        ("seconds", spent.seconds, "{:,.0f}", "whole run, scoring included"),
+        ("seconds", spent.seconds, "{:,.0f}", "whole run, with scoring"),
         ("images per second", spent.images_per_second, "{:,.1f}", "while adapting, median step"),
     ]
     made = [Tile(name, form.format(value), note) for name, value, form, note in values if value is not None]
-    return Section("cost", "Cost", tiles=tuple(made), missing="" if made else "The run recorded none.")
+    return Section("cost", "Cost", tiles=tuple(made), missing="" if made else "The run did not record its cost.")
 
 
 def _folds(run: RunFiles, measured: Measured | None, options: ReportOptions) -> list[Fold]:
-    """What the numbers depend on, as recorded; and how this report was measured."""
+    """What the numbers depend on, as recorded, and how this report was measured."""
     how: dict[str, Any] = {"dept": __version__, "limit": options.limit, "sample_seed": SAMPLE_SEED}
     if measured is not None:
         how |= {"images": len(measured.images), "of": measured.found, "root": shown(measured.images.root.absolute())}

@@ -1,4 +1,4 @@
-"""Numbers behind the charts: pure functions of probabilities, predictions and labels."""
+"""The numbers behind the charts: pure functions of probabilities, predictions and labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = 15  # as in `metrics.expected_calibration_error`
 
 @dataclass(frozen=True)
 class Bin:
-    """Images whose confidence lies in [low, high): how many, how sure on average, how often right."""
+    """Images whose confidence is in [low, high): their number, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -26,11 +26,11 @@ class Bin:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """A class before and after: accuracy, or share of predictions where labels are unknown."""
+    """A class before and after: accuracy, or share of the predictions if labels are unknown."""
 
     name: str
     count: int | None
-    """None where it is not known"""
+    """None if unknown"""
     before: float | None
     after: float
 
@@ -53,7 +53,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Changes:
-    """Positions of images whose label changed, surest first. Without labels all are in `other`."""
+    """Indices of images whose label changed, most confident first. Without labels all are in `other`."""
 
     fixed: tuple[int, ...]
     broken: tuple[int, ...]
@@ -66,7 +66,7 @@ class Changes:
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> list[Bin]:
-    """Equal-width bins of the confidence that hold at least one image."""
+    """Equal-width confidence bins that are not empty."""
     confidence, predicted = probabilities.max(dim=1)
     correct = (predicted == labels).double()
     which = (confidence * bins).long().clamp(max=bins - 1)
@@ -74,27 +74,27 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> list
     for number in range(bins):
         here = which == number
         if bool(here.any()):
-            sure, right = float(confidence[here].double().mean()), float(correct[here].mean())
-            found.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), sure, right))
+            mean, accuracy = float(confidence[here].double().mean()), float(correct[here].mean())
+            found.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), mean, accuracy))
     return found
 
 
 def confidence_shares(confidence: Tensor, bins: int = 20) -> list[float]:
-    """Share of the images in each of `bins` equal parts of [0, 1]."""
+    """Share of the images in each of `bins` equal-width bins."""
     which = (confidence * bins).long().clamp(max=bins - 1)
     counts = torch.bincount(which, minlength=bins).double()
     return [float(value) for value in counts / len(confidence)]
 
 
 def gain(before: Tensor, after: Tensor, labels: Tensor) -> Gain:
-    """Paired gain of predictions (n,) over earlier ones."""
+    """Paired gain in accuracy of predictions (n,) over earlier ones."""
     old, new = before == labels, after == labels
     low, high = paired_interval(new.tolist(), old.tolist())
     return Gain(len(labels), float(old.double().mean()), float(new.double().mean()), low, high)
 
 
 def class_accuracies(before: Tensor | None, after: Tensor, labels: Tensor, classes: Sequence[str]) -> list[ClassRow]:
-    """Accuracy of every class that occurs."""
+    """Accuracy of every class that has images."""
     rows = []
     for number, name in enumerate(classes):
         here = labels == number
@@ -105,7 +105,7 @@ def class_accuracies(before: Tensor | None, after: Tensor, labels: Tensor, class
 
 
 def class_shares(before: Tensor | None, after: Tensor, classes: Sequence[str]) -> list[ClassRow]:
-    """Share of the predictions that go to every class that is predicted at all."""
+    """Share of the predictions for every class that was predicted at least once."""
     total, rows = len(after), []
     for number, name in enumerate(classes):
         new, old = int((after == number).sum()), None if before is None else int((before == number).sum())
@@ -115,7 +115,7 @@ def class_shares(before: Tensor | None, after: Tensor, classes: Sequence[str]) -
 
 
 def shortened(rows: Sequence[ClassRow], most: int = 24) -> list[ClassRow]:
-    """At most `most` rows: those that changed the most, in their own order."""
+    """At most `most` rows: those that changed most, in the given order."""
     if len(rows) <= most:
         return list(rows)
     kept = sorted(rows, key=lambda row: -abs(row.after - (row.before or 0.0)))[:most]
@@ -123,7 +123,7 @@ def shortened(rows: Sequence[ClassRow], most: int = 24) -> list[ClassRow]:
 
 
 def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Counts (C, C): rows are true classes, columns predicted ones."""
+    """Counts (C, C): rows are true classes, columns are predicted classes."""
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
@@ -133,20 +133,20 @@ def confusion_change(before: Tensor, after: Tensor, labels: Tensor, classes: int
 
 
 def busiest(matrix: Tensor, most: int = 14) -> list[int]:
-    """Rows and columns of a square matrix with the largest absolute sums: what is worth showing."""
+    """Indices of the rows and columns of a square matrix with the largest absolute sums."""
     weight = matrix.abs().sum(dim=0) + matrix.abs().sum(dim=1)
     order = torch.argsort(weight, descending=True, stable=True)[:most]
     return sorted(int(i) for i in order)
 
 
 def changes(before: Tensor, after: Tensor, confidence: Tensor, labels: Tensor | None) -> Changes:
-    """Images whose predicted class changed, by what the change did."""
+    """Images whose predicted class changed: fixed, broken or neither."""
     moved = before != after
     if labels is None:
         kinds = [torch.zeros_like(moved), torch.zeros_like(moved), moved]
     else:
-        right, was = after == labels, before == labels
-        kinds = [moved & right, moved & was, moved & ~right & ~was]
+        right, was_right = after == labels, before == labels
+        kinds = [moved & right, moved & was_right, moved & ~right & ~was_right]
     order = torch.argsort(confidence, descending=True, stable=True)
     fixed, broken, other = (tuple(int(i) for i in order if bool(kind[i])) for kind in kinds)
     return Changes(fixed, broken, other)

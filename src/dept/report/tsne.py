@@ -1,4 +1,4 @@
-"""The paper's t-SNE figure: features of the same images by several models or adapters, side by side."""
+"""The paper's t-SNE figure: features of the same images from several models or adapters, side by side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def features(model: Model, images: ImageSet, runtime: Runtime) -> Array:
 
 
 def separation(points: Array, labels: Sequence[int]) -> float:
-    """Share of points whose nearest neighbour has their class: what the eye sees as clean groups."""
+    """Share of points whose nearest neighbour has the same class."""
     squares = (points**2).sum(axis=1)
     distances = squares[:, None] + squares[None] - 2 * points @ points.T
     np.fill_diagonal(distances, np.inf)
@@ -37,7 +37,7 @@ def separation(points: Array, labels: Sequence[int]) -> float:
 
 
 def draw(sets: Mapping[str, Array], labels: Sequence[int], classes: Sequence[str], path: Path) -> dict[str, float]:
-    """One panel per set, coloured by the true class; returns the separation of each panel. Needs the extra `report`."""
+    """Draw one panel per set, coloured by true class. Returns the separation in each. Needs the extra `report`."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dept.metrics import LabelFree, label_free
 from dept.report.blocks import Tile, Tone
-from dept.report.charts import signed
 from dept.report.measure import Measured
 from dept.report.summaries import Gain, gain
+from dept.report.svg import signed
 from dept.runs.read import RunFiles, progress
+from dept.runs.record import Result
 from dept.runs.words import collapse_warning
 
-DIFFERS = 0.005  # accuracy by which a repeated measurement may differ from the run's own before it is told
+DIFFERS = 0.005  # accuracy by which the report may differ from the run's own score before it says so
+UNKNOWN = "Whether accuracy rose is unknown, because no labels were given."
 
 
 def measured_gain(measured: Measured | None) -> Gain | None:
-    """The paired gain on the report's own images, where labels are known."""
+    """The paired gain on the report's own images, if labels are known."""
     if measured is None or measured.before is None or measured.labels is None:
         return None
     return gain(measured.before.predicted, measured.after.predicted, measured.labels)
 
 
+def measured_label_free(run: RunFiles, measured: Measured | None) -> LabelFree | None:
+    """What is known without labels, on the report's images or else as the run recorded it."""
+    if measured is not None and measured.before is not None:
+        return label_free(measured.before.probabilities, measured.after.probabilities, measured.classes)
+    return run.result.get("label_free")
+
+
 def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     """The sentence and its tone."""
-    if run.kind == "train":
-        return _trained(run)
-    found, free = measured_gain(measured), free_numbers(run, measured)
+    if run.kind == "train" and run.result:
+        return _trained(run.result), ""
+    found, free = measured_gain(measured), measured_label_free(run, measured)
     if found is not None:
         return _paired(found, free)
     if "before" in run.result:
         return _recorded(run.result)
     if free is not None:
-        return _unlabelled(free, _count(run, measured))
-    return _unfinished(run)
+        return _unlabelled(free, len(measured.images) if measured is not None else run.result["images"])
+    return _unfinished(run), "unclear"
 
 
 def _paired(found: Gain, free: LabelFree | None) -> tuple[str, Tone]:
@@ -49,8 +56,8 @@ def _paired(found: Gain, free: LabelFree | None) -> tuple[str, Tone]:
     return _warned(f"No clear effect. Accuracy went {numbers}", free)
 
 
-def _recorded(result: dict[str, Any]) -> tuple[str, Tone]:
-    """Only the run's own numbers: without its predictions there is no paired interval."""
+def _recorded(result: Result) -> tuple[str, Tone]:
+    """The run's own scores only: without its predictions there is no paired interval."""
     before, after = result["before"], result["after"]
     low, high = (100 * value for value in after["ci95"])
     change = 100 * (after["top1"] - before["top1"])
@@ -58,80 +65,62 @@ def _recorded(result: dict[str, Any]) -> tuple[str, Tone]:
         f"The run recorded an accuracy of {100 * before['top1']:.1f} % before and {100 * after['top1']:.1f} % after "
         f"(95 % interval {low:.1f} to {high:.1f}) on {after['n']:,} labelled images: {signed(change, 1)} points. The "
         "paired interval of the gain needs the labelled images."
-    ), ("good" if before["top1"] < after["ci95"][0] else "bad" if before["top1"] > after["ci95"][1] else "unsure")
+    ), ("good" if before["top1"] < after["ci95"][0] else "bad" if before["top1"] > after["ci95"][1] else "unclear")
 
 
 def _unlabelled(free: LabelFree, count: int) -> tuple[str, Tone]:
     before, after = free["before"], free["after"]
     sentence = (
-        f"Whether accuracy rose is unknown, because no labels were given. {100 * free['changed']:.1f} % of {count:,} "
-        f"predictions changed; mean confidence went from {100 * before['confidence']:.1f} % to "
-        f"{100 * after['confidence']:.1f} %, mean entropy from {before['entropy']:.2f} to {after['entropy']:.2f} nats."
+        f"{UNKNOWN} {100 * free['changed']:.1f} % of {count:,} predictions changed. Mean confidence went from "
+        f"{100 * before['confidence']:.1f} % to {100 * after['confidence']:.1f} %, and mean entropy from "
+        f"{before['entropy']:.2f} to {after['entropy']:.2f} nats."
     )
     return _warned(sentence, free)
 
 
 def _warned(sentence: str, free: LabelFree | None) -> tuple[str, Tone]:
-    """Labels do not decide: what speaks without them is the sign of a collapse."""
+    """Labels do not decide, so a collapse of the predicted classes does."""
     warning = collapse_warning(free) if free else ""
-    return (f"{sentence} {warning}", "bad") if warning else (sentence, "unsure")
+    return (f"{sentence} {warning}", "bad") if warning else (sentence, "unclear")
 
 
-def _trained(run: RunFiles) -> tuple[str, Tone]:
-    result = run.result
-    if not result:
-        return _unfinished(run)
+def _trained(result: Result) -> str:
     return (
         f"Source training reached {100 * result['accuracy']:.1f} % on {result['held_out']:,} held-out source images in "
         f"epoch {result['best_epoch'] + 1} of {result['epochs']}, after training on {result['images']:,} images. This "
         "says nothing yet about other domains."
-    ), ""
+    )
 
 
-def _unfinished(run: RunFiles) -> tuple[str, Tone]:
+def _unfinished(run: RunFiles) -> str:
     if run.kind == "stream":
         good = [row for row in run.predictions if "label" in row]
         mean = sum(row["confidence"] for row in good) / max(1, len(good))
-        return (
-            f"Whether accuracy rose is unknown, because no labels were given. The stream answered {len(good):,} images "
-            f"with a mean confidence of {100 * mean:.1f} %."
-        ), "unsure"
+        return f"{UNKNOWN} The stream predicted {len(good):,} images with a mean confidence of {100 * mean:.1f} %."
     done, planned = progress(run.events)
-    return f"The run is not finished: {done:,} of {planned:,} steps are done.", "unsure"
-
-
-def free_numbers(run: RunFiles, measured: Measured | None) -> LabelFree | None:
-    """What is known without labels, on the report's images or else as the run recorded it."""
-    if measured is not None and measured.before is not None:
-        return label_free(measured.before.probabilities, measured.after.probabilities, measured.classes)
-    recorded: LabelFree | None = run.result.get("label_free")
-    return recorded
-
-
-def _count(run: RunFiles, measured: Measured | None) -> int:
-    return len(measured.images) if measured is not None else int(run.result.get("images", 0))
+    return f"The run is not finished: {done:,} of {planned:,} steps are done."
 
 
 def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]:
-    """What one must know to read the numbers: sample, list, disagreement with the run's own scores, notes."""
+    """What is needed to read the numbers: sample, image list, disagreement with the run's own scores, notes."""
     said = [f"Measured without the images. {missing}"] if missing else []
     if measured is not None:
         count = len(measured.images)
         if count < measured.found:
-            said.append(f"Measured on {count:,} of {measured.found:,} images, a sample drawn with a fixed seed.")
+            said.append(f"Measured on {count:,} of {measured.found:,} images, sampled with a fixed seed.")
         if measured.same_list and run.kind == "train":
-            said.append("Measured on the source images that were held out of the training.")
+            said.append("Measured on the held-out source images.")
         if measured.same_list is False and run.kind in ("adapt", "uda"):
             said.append("These are not exactly the images that the run adapted to: the list of files differs.")
-        said += _disagreement(run, measured)
+        said += _disagreement(run.result, measured)
     if run.result.get("skipped"):
-        said.append(f"{len(run.result['skipped'])} files did not decode and were left out.")
+        said.append(f"{len(run.result['skipped'])} files could not be decoded and were skipped.")
     return said + [str(note) for note in run.result.get("notes", [])]
 
 
-def _disagreement(run: RunFiles, measured: Measured) -> list[str]:
-    """The run's own scores where they were taken on other images or differ."""
-    found, result = measured_gain(measured), run.result
+def _disagreement(result: Result, measured: Measured) -> list[str]:
+    """The run's own scores, if they differ or were taken on other images."""
+    found = measured_gain(measured)
     if found is None or "before" not in result:
         return []
     before, after, count = result["before"]["top1"], result["after"]["top1"], result["after"]["n"]
@@ -143,9 +132,9 @@ def _disagreement(run: RunFiles, measured: Measured) -> list[str]:
 def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
     """The key numbers below the sentence."""
     made: list[Tile] = []
-    found, free = measured_gain(measured), free_numbers(run, measured)
+    found, free = measured_gain(measured), measured_label_free(run, measured)
     if found is not None:
-        tone: Tone = "good" if found.low > 0 else "bad" if found.high < 0 else "unsure"
+        tone: Tone = "good" if found.low > 0 else "bad" if found.high < 0 else "unclear"
         made.append(Tile("accuracy before", f"{100 * found.before:.1f} %"))
         made.append(Tile("accuracy after", f"{100 * found.after:.1f} %", tone=tone))
         made.append(Tile("gain, points", signed(100 * found.difference, 1), "paired, on the same images", tone))

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from dept.errors import DataError, UsageError
+from dept.runs.record import Protocol, Result
 
 Kind = Literal["adapt", "uda", "train", "stream"]
 
@@ -22,16 +23,16 @@ class RunFiles:
     folder: Path
     kind: Kind
     config: dict[str, Any] = field(default_factory=dict)
-    result: dict[str, Any] = field(default_factory=dict)
+    result: Result = field(default_factory=lambda: cast(Result, {}))
+    """empty until the run has finished"""
     events: list[dict[str, Any]] = field(default_factory=list)
     predictions: list[dict[str, Any]] = field(default_factory=list)
     """lines of a stream, in the order of arrival"""
 
     @property
-    def protocol(self) -> dict[str, Any]:
-        """Everything that the run's numbers depend on."""
-        found: dict[str, Any] = self.result.get("protocol") or self.config.get("protocol") or {}
-        return found
+    def protocol(self) -> Protocol:
+        """Everything that the run's numbers depend on, as far as recorded."""
+        return self.result.get("protocol") or self.config.get("protocol") or cast(Protocol, {})
 
     @property
     def method(self) -> str:
@@ -92,7 +93,7 @@ def read_run(folder: str | Path) -> RunFiles:
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder. Give the --out folder of a run, or of a benchmark suite.")
-    config, result = _json(path / "config.json"), _json(path / "result.json")
+    config, result = _json(path / "config.json"), cast(Result, _json(path / "result.json"))
     if (path / "predictions.jsonl").is_file():
         lines = _lines(path / "predictions.jsonl")
         return RunFiles(path, "stream", config, result, _lines(path / "events.jsonl"), lines)

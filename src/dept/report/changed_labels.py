@@ -1,0 +1,68 @@
+"""The section with images whose predicted label changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dept.report import pictures
+from dept.report.blocks import Gallery, Picture, Section, Tone
+from dept.report.measure import Measured
+from dept.report.summaries import changes
+
+_UNLABELLED = 48  # images shown where right and wrong are unknown
+_ORDER = "The most confident example of each kind of change comes first."
+
+
+def changed_section(measured: Measured | None, missing: str) -> Section:
+    """Thumbnails of images whose predicted label changed, before → after."""
+    key, title = "changed", "Labels that changed"
+    if measured is None or measured.before is None:
+        return Section(key, title, missing=missing or "There is no model to compare with.")
+    found = changes(measured.before.predicted, measured.after.predicted, measured.after.confidence, measured.labels)
+    if not found.total:
+        return Section(key, title, missing="No prediction changed.")
+    lead = f"{found.total:,} of {len(measured.images):,} labels changed"
+    kinds: list[tuple[str, tuple[int, ...], int, Tone, str]] = [
+        ("Now right", found.fixed, 24, "good", "✓"),
+        ("Now wrong", found.broken, 16, "bad", "✗"),
+        ("Wrong before and after", found.other, 8, "", "≠"),
+    ]
+    if measured.labels is None:
+        lead += "."
+        kinds = [("Changed", found.other, _UNLABELLED, "", "")]
+    else:
+        lead += (
+            f": {len(found.fixed):,} from wrong to right, {len(found.broken):,} from right to wrong, "
+            f"{len(found.other):,} from one wrong class to another."
+        )
+    galleries = []
+    for name, indices, most, tone, mark in kinds:
+        chosen = _varied(measured, indices)[:most]
+        if chosen:
+            images = [_picture(measured, index, tone, mark) for index in chosen]
+            galleries.append(Gallery(f"{name}: {len(chosen)} of {len(indices):,}", images))
+    return Section(key, title, f"{lead} {_ORDER}", galleries=tuple(galleries))
+
+
+def _varied(measured: Measured, indices: tuple[int, ...]) -> list[int]:
+    """The first of every pair (before, after), then the second of every pair, and so on: not one pair only."""
+    assert measured.before is not None
+    seen: Counter[tuple[int, int]] = Counter()
+    turns = []
+    for index in indices:
+        pair = (int(measured.before.predicted[index]), int(measured.after.predicted[index]))
+        turns.append((seen[pair], index))
+        seen[pair] += 1
+    return [index for _, index in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _picture(measured: Measured, index: int, tone: Tone, mark: str) -> Picture:
+    assert measured.before is not None
+    names = measured.classes
+    old, new = names[int(measured.before.predicted[index])], names[int(measured.after.predicted[index])]
+    truth = "" if measured.labels is None else f", true class {names[int(measured.labels[index])]}"
+    confidence = f"{100 * float(measured.after.confidence[index]):.0f} % confident"
+    alt = f"{measured.images.names()[index]}: {old} → {new} ({confidence}{truth})"
+    uri = pictures.data_uri(pictures.thumbnail(measured.view(index)))
+    caption = f"{old} → {new}" + (truth if mark == "≠" else "")
+    return Picture(uri, alt, caption, tone, mark)
