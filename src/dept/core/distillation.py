@@ -15,7 +15,7 @@ from torch.func import functional_call
 from dept.core import losses
 from dept.core.adapter import Adapter, pick
 from dept.core.projection import projection_sizes
-from dept.core.vit import Embedded, Output, PromptedViT
+from dept.core.vit import Embedded, Output, AdaptedModel
 
 
 class Projected(NamedTuple):
@@ -35,7 +35,7 @@ class Distillation:
     """
 
     def __init__(
-        self, model: PromptedViT, names: Iterable[str], *, momentum: float, center_momentum: float = 0.9
+        self, model: AdaptedModel, names: Iterable[str], *, momentum: float, center_momentum: float = 0.9
     ) -> None:
         self.model = model
         self.teacher = Adapter.of(model, names)

@@ -1,4 +1,4 @@
-"""PromptedViT: a timm classifier whose prompts and head are arguments of the forward.
+"""AdaptedModel: a timm backbone whose prompts and head are arguments of the forward.
 
 The only file that touches timm's internals. A ViT of L layers is cut into M stages of L / M layers; P prompt
 tokens enter at the start of each stage and replace those of the stage before   [DePT Eq. stages].
@@ -49,7 +49,7 @@ class Embedded(NamedTuple):
     tokens: Tensor
 
 
-class PromptedViT(nn.Module):
+class AdaptedModel(nn.Module):
     """A frozen-able timm `backbone` without head, `prompts` (M, P, D) and a linear `head`.
 
     With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
@@ -222,7 +222,7 @@ class PromptedViT(nn.Module):
 class _Reader(nn.Module):
     """Lets `functional_call` reach `read` instead of `forward`."""
 
-    def __init__(self, model: PromptedViT) -> None:
+    def __init__(self, model: AdaptedModel) -> None:
         super().__init__()
         self.model = model
 
@@ -230,7 +230,7 @@ class _Reader(nn.Module):
         return self.model.read(images, aggregated=aggregated)
 
 
-def adapter_names(model: PromptedViT) -> list[str]:
+def adapter_names(model: AdaptedModel) -> list[str]:
     """Names of the tensors that a prompt adapter holds: prompts (if any) and head."""
     return ([] if model.prompts is None else ["prompts"]) + ["head.weight", "head.bias"]
 

@@ -104,7 +104,8 @@ class AdaContrast(Method):
 
     def begin(self, passes: Passes) -> None:
         """First fill of the bank, by one pass; unlike DePT's, it is never rebuilt."""
-        self.bank = MemoryBank.over(self.model.head, min(self.config.bank_size or len(passes), len(passes)))
+        count = passes.image_count
+        self.bank = MemoryBank.over(self.model.head, min(self.config.bank_size or count, count))
         features, logits, _ = read_all(self.model, passes)
         self.bank.refill(features, logits.softmax(dim=-1), self.generator)
 

@@ -19,15 +19,16 @@ from dept.core.adapter import Adapter, pick
 from dept.core.batch_norm import batch_norms, training
 from dept.core.clipping import clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
 
 
 class Passes(Protocol):
-    """Hands out passes over all adaptation images in their fixed order, as test views."""
+    """Called, it passes over all `image_count` adaptation images in their fixed order, as batches of test views."""
 
+    @property
+    def image_count(self) -> int: ...
     def __call__(self) -> Iterable[Batch]: ...
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Method:
 
     def __init__(
         self,
-        model: PromptedViT,
+        model: AdaptedModel,
         config: BaseConfig | None = None,
         *,
         seed: int = 0,
@@ -115,7 +116,7 @@ class Method:
                 f"Method {self.name!r} compares the target with source statistics and has none: write them with "
                 "`dept stats MODEL SOURCE --out stats.safetensors` and give that file as --stats."
             )
-        self.stats = dict(stats or {})
+        self.source_stats = dict(stats or {})
         self.model = model
         self.config = self.Config() if config is None else config
         self.generator = torch.Generator().manual_seed(seed)
@@ -131,7 +132,7 @@ class Method:
         self.trained_names = names
         self.adapter_names = [name for name in names if not name.startswith(TRAINING_ONLY)]
         self.norms = batch_norms(model) if self.batch_statistics else {}
-        self.statistics = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
+        self.norm_buffers = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
         self._counters = [f"{name}.num_batches_tracked" for name in self.norms]  # part of the state, of no adapter
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
@@ -261,7 +262,7 @@ class Method:
 
     def adapter(self) -> Adapter:
         """A copy of the tuned tensors of the read-out, and of the statistics that belong to them."""
-        return Adapter.of(self.model, self.adapter_names + self.statistics)
+        return Adapter.of(self.model, self.adapter_names + self.norm_buffers)
 
     def counts(self) -> dict[str, int]:
         """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with training's own heads."""
@@ -272,7 +273,7 @@ class Method:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
-        moved = pick(self.model, self.trained_names + self.statistics + self._counters)
+        moved = pick(self.model, self.trained_names + self.norm_buffers + self._counters)
         state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()
         if self.optimizer is not None:

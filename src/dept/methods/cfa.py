@@ -50,7 +50,7 @@ class CFA(Tent):
 
     def setup(self) -> None:
         """The statistics that this method reads."""
-        self.source = {n: t for n, t in self.stats.items() if n.startswith(("moment", "class"))}
+        self.source = {n: t for n, t in self.source_stats.items() if n.startswith(("moment", "class"))}
 
     def clip(self) -> None:
         """The global norm, as published."""

@@ -21,7 +21,7 @@ from dept.core.select import select
 from dept.core.vit import Embedded, Output
 from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Group, Passes, part, prefixed
-from dept.methods.neo import recentred_bias
+from dept.methods.neo import recentered_bias
 from dept.methods.regularised import Regularised
 
 
@@ -111,7 +111,7 @@ class DePT(Regularised):
         if self.config.recentre:
             self._recentre(passes)
         if self.config.bank and self.config.pseudo_labels:
-            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or len(passes))
+            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or passes.image_count)
             self._fill(passes)
 
     def refresh(self, passes: Passes, epoch: int) -> None:
@@ -125,7 +125,7 @@ class DePT(Regularised):
         """Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps."""
         head = self.model.head
         mean = torch.cat([self.model.read(batch.views[0]).features for batch in passes()]).mean(dim=0)
-        head.bias.copy_(recentred_bias(head.weight, head.bias, mean))
+        head.bias.copy_(recentered_bias(head.weight, head.bias, mean))
         self.distillation.teacher.tensors["head.bias"].copy_(head.bias)
 
     def _fill(self, passes: Passes) -> None:

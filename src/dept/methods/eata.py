@@ -56,8 +56,8 @@ class EATA(Tent):
         self.parameters = list(pick(self.model, self.trained_names).values())
         self.mean_prediction: Tensor | None = None
         self.fisher: Tensor | None = None
-        if self.stats and config.w_fisher:
-            fisher = parameters_to_vector([self.stats[f"fisher.{name}"] for name in self.trained_names])
+        if self.source_stats and config.w_fisher:
+            fisher = parameters_to_vector([self.source_stats[f"fisher.{name}"] for name in self.trained_names])
             self.anchor = parameters_to_vector(self.parameters).detach()
             self.fisher = fisher.to(self.anchor)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dept.core.domains import OWN, SHARED, Domains, prompts_of_samples
 from dept.core.select import count
-from dept.core.vit import PromptedViT, fresh_prompts
+from dept.core.vit import AdaptedModel, fresh_prompts
 from dept.data.loader import Batch
 from dept.errors import UsageError
 from dept.methods.source_training import SourceTraining
@@ -35,7 +35,7 @@ class MultiSourceTraining(SourceTraining):
     config: Config
 
     def __init__(
-        self, model: PromptedViT, config: Config, *, names: Sequence[str], owners: Sequence[int], seed: int = 0
+        self, model: AdaptedModel, config: Config, *, names: Sequence[str], owners: Sequence[int], seed: int = 0
     ) -> None:
         self.names, self.owners = tuple(names), torch.tensor(owners)
         super().__init__(model, config, seed=seed)
@@ -65,7 +65,7 @@ class MultiSourceTraining(SourceTraining):
         return counts | {"tunable_model": counts["tunable_model"] + count(self.model, self.prompt_names())}
 
 
-def own_prompts(model: PromptedViT, asked: int) -> int:
+def own_prompts(model: AdaptedModel, asked: int) -> int:
     """How many prompts per stage a domain gets to itself: as asked, half of P for -1, 0 for a model without."""
     total = model.prompts_per_stage
     if not total or not asked:

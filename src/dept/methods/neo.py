@@ -62,7 +62,7 @@ class NEO(Method):
         share = len(features) / self.seen  # 1 for the first batch, which is the whole mean
         self.mean.lerp_(features.mean(dim=0), (self.config.mean_ema or share) if share < 1 else share)
         shift = self.mean * shrinkage(self.seen, self.config.prior_count)
-        head.bias.copy_(recentred_bias(head.weight, self.source_bias, shift))
+        head.bias.copy_(recentered_bias(head.weight, self.source_bias, shift))
         return {"loss": 0.0, "shift": float(shift.norm())}
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -83,7 +83,7 @@ class NEO(Method):
         self.seen = int(state["seen"])
 
 
-def recentred_bias(weight: Tensor, bias: Tensor, mean: Tensor) -> Tensor:
+def recentered_bias(weight: Tensor, bias: Tensor, mean: Tensor) -> Tensor:
     """b - W m: the bias with which the head sees h - m for h. (C, D), (C,), (D,) -> (C,)   [NEO Eq. W(h - m) + b]"""
     return bias - F.linear(mean, weight)
 

@@ -24,7 +24,7 @@ from dept.core.adapter import pick
 from dept.core.clipping import clip_together
 from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Group, Method, Passes, Progress
 
@@ -219,7 +219,7 @@ def power_decay(step: int, total: int) -> float:
 
 
 @torch.no_grad()
-def read_all(model: PromptedViT, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
+def read_all(model: AdaptedModel, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
     """Features (n, D), logits (n, C) and indices (n,) of one pass, in its order."""
     outputs = [(model.read(batch.views[0]), batch.index) for batch in passes()]
     features = torch.cat([output.features for output, _ in outputs])

@@ -80,7 +80,7 @@ class SHOTPlus(SHOT):
     def begin(self, passes: Passes) -> None:
         """Plan the switch; pseudo-labels of the step that comes first."""
         config = self.config
-        per_epoch = -(-len(passes) // config.batch)
+        per_epoch = -(-passes.image_count // config.batch)
         total = config.max_iters or config.epochs * per_epoch
         epochs = max(1, round(config.shot_share * total / per_epoch)) if config.shot_share else 0
         self.second_start = epochs * per_epoch

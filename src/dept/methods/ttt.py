@@ -19,7 +19,7 @@ from torch import Tensor
 from dept.core.adapter import Adapter
 from dept.core.losses import cross_entropy
 from dept.core.select import select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Group, Method
 
@@ -68,7 +68,7 @@ class TTT(Method):
 
 
 def rotation_loss(
-    model: PromptedViT, images: Tensor, generator: torch.Generator, adapter: Adapter | None = None
+    model: AdaptedModel, images: Tensor, generator: torch.Generator, adapter: Adapter | None = None
 ) -> Tensor:
     """Turn every image by a random multiple of 90 degrees; cross-entropy of the auxiliary head's guess."""
     assert model.auxiliary is not None

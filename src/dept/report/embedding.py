@@ -32,12 +32,12 @@ def project(sets: list[Array], how: Literal["pca", "tsne"]) -> list[Array]:
 def pca(sets: list[Array]) -> list[Array]:
     """On the two main axes of all sets together, so that positions can be compared; signs fixed."""
     joint = np.concatenate(sets).astype(np.float64)
-    centre = joint.mean(axis=0)
-    _, _, axes = np.linalg.svd(joint - centre, full_matrices=False)
+    center = joint.mean(axis=0)
+    _, _, axes = np.linalg.svd(joint - center, full_matrices=False)
     axes = axes[:2]
     # An axis and its negative are equally good: the largest entry is made positive.
     axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
-    return [_two((features.astype(np.float64) - centre) @ axes.T) for features in sets]
+    return [_two((features.astype(np.float64) - center) @ axes.T) for features in sets]
 
 
 def tsne(sets: list[Array]) -> list[Array]:

@@ -156,7 +156,7 @@ def test_can_is_settled_when_nothing_moves_and_the_domains_meet() -> None:
     assert not method.settled  # there is nothing to compare with yet
     method.refresh(same, 0)
     assert method.settled
-    method = clustered()  # here the source is another one: labels and centres rest, but the domains are apart
+    method = clustered()  # here the source is another one: labels and centers rest, but the domains are apart
     method.refresh(PairedPasses(FixedPasses(seed=1), FixedPasses(), torch.arange(10) % 3), 0)
     assert not method.settled
 

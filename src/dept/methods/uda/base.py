@@ -45,8 +45,10 @@ class PairedPasses:
     def __call__(self) -> Iterable[Batch]:
         return self.target()
 
-    def __len__(self) -> int:
-        return len(self.target)
+    @property
+    def image_count(self) -> int:
+        """Target images."""
+        return self.target.image_count
 
 
 class Halves(NamedTuple):
