@@ -15,7 +15,7 @@ from torch.func import functional_call
 from dept.core import losses
 from dept.core.adapter import Adapter, pick
 from dept.core.projection import projection_sizes
-from dept.core.vit import Embedded, Output, AdaptedModel
+from dept.core.vit import AdaptedModel, Embedded, Output
 
 
 class Projected(NamedTuple):
