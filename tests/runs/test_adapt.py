@@ -307,7 +307,7 @@ def test_scored_images_must_have_the_models_classes(
 def test_numbers_of_nothing_are_refused(
     source_run: TrainRun, target_images: Path, tmp_path: Path, wrong: dict[str, int]
 ) -> None:
-    with pytest.raises(ValueError, match=f"--{next(iter(wrong)).replace('_', '-')} must be at least"):
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be at least"):
         adapt(source_run.file, target_images, out=tmp_path / "run", **TINY | wrong)
 
 

@@ -24,8 +24,7 @@ from dept.data.subsets import sample
 from dept.errors import DataError
 from dept.inference import mean_probabilities
 from dept.io import file_sha256
-from dept.methods import uda
-from dept.methods.base import Method
+from dept.methods.base import Method, OnlineConfig
 from dept.methods.source import Source as NoAdaptation
 from dept.metrics import label_free
 from dept.models.files import load_model, save_model
@@ -223,6 +222,7 @@ class Executor:
         scenario = self._scenario(cell)
         kind, stats = methods.get(cell.method), self._stats(cell)
         config = make_config(kind, None, cell.protocol["preset"], _settings(kind, cell))
+        assert isinstance(config, OnlineConfig)
         given = model.to(self.runtime.device).eval()
         model, notes = promptable(given, kind, stages=4, prompts=50, seed=cell.seed)
         views = Views(model.card.preprocess, model.card.augment, cell.seed)
@@ -283,7 +283,7 @@ class Executor:
             seed=cell.seed,
             device=self.device,
             workers=self.workers,
-            **_settings(uda.get(cell.method), cell),
+            **_settings(methods.get(cell.method), cell),
             **self._going_on(cell),
         )
         return run.result | paired(run.before, run.after, run.scored)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -68,7 +69,7 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Predict every image once, in order, flushed at once; adapt on the way."""
-    kind, config = choose(methods.get, argv, "dept", prefer="online")
+    kind, config = choose(partial(methods.get, setting="online"), argv, "dept", prefer="online")
     description = f"Predict a stream of images while adapting to it.\n\n{kind.name}: {kind.summary}"
     command = parse("stream", description, argv, files=Files, config=config)
     return _Session(command.files, command.config).run()

@@ -127,7 +127,7 @@ class AdaptedModel(nn.Module):
         """
         if checkpointing and type(self.backbone) is not VisionTransformer:
             name = type(self.backbone).__name__
-            raise ValueError(f"--checkpoint recomputes the blocks of a plain timm VisionTransformer; this is a {name}.")
+            raise ValueError(f"checkpointing needs the blocks of a plain timm VisionTransformer; this is a {name}.")
         self.amp, self.checkpointing = amp, checkpointing
         if compile:
             self._features = torch.compile(self._features)  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, part, prefixed
+from dept.methods.base import Group, Method, OnlineConfig, Passes, part, prefixed
 from dept.methods.shot import read_all
 
 
@@ -31,11 +31,15 @@ class AdaContrast(Method):
     """Voted pseudo-labels and class-aware contrast with a momentum encoder."""
 
     name = "adacontrast"
+    title = "AdaContrast"
     summary = "bank-voted pseudo-labels and class-aware contrast, all weights (Chen et al., CVPR 2022)"
+    settings = ("offline", "online")
+    forwards_per_step = 6.0
+    assumes_balance = True
     views = "wss"  # weak (pseudo-label, bank), strong (query), strong (key)
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """Defaults are the released offline recipe; features are the backbone's, without a bottleneck."""
 
         lr: float = 2e-4
@@ -51,7 +55,7 @@ class AdaContrast(Method):
         batch: int = 128
         """B, images per step"""
         epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
+        """passes over the target images; divided by the ratio of images used, as the authors do"""
         tune: Literal["all", "norm"] = "all"
         """what moves: every parameter, or the norm layers only"""
         neighbours: int = 10

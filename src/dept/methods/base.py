@@ -69,39 +69,69 @@ class BaseConfig:
     batch: int = 64
     """B, images per step"""
     epochs: int = 1
-    """passes over the target images; divided by --ratio, as the authors do"""
+    """passes over the target images; divided by the ratio of images used, as the authors do"""
     max_iters: int = 0
     """steps; overrides epochs when above 0"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
+            if getattr(self, name, least) < least:
+                raise ValueError(f"{name} must be at least {least}, found {getattr(self, name)}.")
+        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
+            if not 0 <= getattr(self, name) < end:  # nan is in no range
+                below = "finite" if end == math.inf else f"below {end:g}"
+                raise ValueError(f"{name} must be at least 0 and {below}, found {getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
+class OnlineConfig(BaseConfig):
+    """Settings that all test-time methods share."""
+
     predict: Literal["before", "after"] = "before"
     """online: a batch is predicted before or after the update it causes"""
     steps_per_batch: int = 1
     """online: updates per batch"""
 
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
-            if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise ValueError(f"--{flag} must be at least {least}, found {getattr(self, name)}.")
-        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
-            if not 0 <= getattr(self, name) < end:  # nan is in no range
-                flag, below = name.replace("_", "-"), "finite" if end == math.inf else f"below {end:g}"
-                raise ValueError(f"--{flag} must be at least 0 and {below}, found {getattr(self, name)}.")
-
 
 class Method:
-    """Base of all methods. A subclass gives `name`, `views`, `Config`, `tuned` and `loss`; the rest has defaults."""
+    """Base of all methods. A subclass gives `tuned`, `loss`, and the class attributes below that have no default.
 
-    _logits: Tensor
+    `name`, `title`, `summary`, `settings` and `relabels` are literals in the class itself, because the registry reads
+    them from the source. Flags, help, README table, cost estimates, contract tests and benchmark rows follow.
+    """
+
     name: ClassVar[str]
+    title: ClassVar[str]
+    """display name"""
     summary: ClassVar[str]
+    """one line: what is learned from, and the citation"""
+    settings: ClassVar[tuple[str, ...]]
+    """where it is meant to be used: "offline", "online", "uda" (with source images), "train" (source training)"""
     views: str = "t"
+    """letter per view of an image: w weak, s strong, t test"""
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
-    reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
-    needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
-    enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
-    batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
+    forwards_per_step: ClassVar[float] = 3.0
+    """cost of a step in forwards per image: a backward counts one for activations, and one for weights if all move"""
+    passes_per_epoch: ClassVar[int] = 0
+    """forwards of all images per epoch, beside the steps"""
+    networks: ClassVar[int] = 1
+    """networks that are scored: 2 with a teacher"""
+    assumes_balance: ClassVar[bool] = False
+    """whether it pushes towards predicting all classes equally often"""
+    relabels: ClassVar[bool] = False
+    """whether it only re-labels the batch it predicts and owns no tensors: no adapter, hence online only"""
+    needs_stats: ClassVar[bool] = False
+    """whether source statistics (see `dept stats`) must be given"""
+    needs_prompts: ClassVar[bool] = False
+    """whether a model without prompts is given fresh ones"""
+    enough_steps: ClassVar[int] = 0
+    """offline: a default length below this is worth a note"""
+    reuses_forward: ClassVar[bool] = False
+    """whether a step leaves the logits that it began with in `_logits`"""
+    batch_statistics: ClassVar[bool] = False
+    """whether a step uses and learns the batch norm statistics of the target"""
+    _logits: Tensor
 
     def __init__(
         self,
@@ -113,8 +143,8 @@ class Method:
     ) -> None:
         if self.needs_stats and not stats:
             raise ValueError(
-                f"Method {self.name!r} compares the target with source statistics and has none: write them with "
-                "`dept stats MODEL SOURCE --out stats.safetensors` and give that file as --stats."
+                f"Method {self.name!r} compares the target with source statistics, and `stats` is empty: write them "
+                "with `dept stats MODEL SOURCE` and give that file as `stats`."
             )
         self.source_stats = dict(stats or {})
         self.model = model
@@ -202,12 +232,14 @@ class Method:
             test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
         A method whose update begins with the same forward (`reuses_forward`) runs it once.
         """
-        once = self.views == "t" and self.config.predict == "before" and self.config.steps_per_batch == 1
+        config = self.config
+        assert isinstance(config, OnlineConfig)
+        once = self.views == "t" and config.predict == "before" and config.steps_per_batch == 1
         if self.reuses_forward and once:
             terms = self.step(batch)
             return self._logits.detach(), terms
-        logits = self.predict(test) if self.config.predict == "before" else None
-        for _ in range(self.config.steps_per_batch):
+        logits = self.predict(test) if config.predict == "before" else None
+        for _ in range(config.steps_per_batch):
             terms = self.step(batch)
         return (self.predict(test) if logits is None else logits), terms
 

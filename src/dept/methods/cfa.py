@@ -30,7 +30,9 @@ class CFA(Tent):
     """Alignment of feature moments with stored source statistics."""
 
     name = "cfa"
+    title = "CFA"
     summary = "features aligned with stored source moments, overall and per class (Kojima et al., IJCAI 2022)"
+    settings = ("online",)
     needs_stats = True
     batch_statistics = False  # the source moments were taken in evaluation mode
 

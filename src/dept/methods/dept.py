@@ -20,7 +20,7 @@ from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Passes, part, prefixed
+from dept.methods.base import BaseConfig, Group, OnlineConfig, Passes, part, prefixed
 from dept.methods.neo import recentered_bias
 from dept.methods.regularised import Regularised
 
@@ -29,23 +29,29 @@ class DePT(Regularised):
     """Prompt tuning with refined pseudo-labels and hierarchical self-distillation."""
 
     name = "dept"
+    title = "DePT"
     summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., ICLR 2023)"
+    settings = ("offline", "online")
+    forwards_per_step = 5.0
+    passes_per_epoch = 1
+    networks = 2
+    assumes_balance = True
     needs_prompts = True
     enough_steps = 1200  # what took it from 69 to 82 % on the cartoons of docs/results.md; the paper makes 6,000
     views = "wss"  # weak (pseudo-label, bank), strong (teacher), strong (student)
 
     @dataclass(frozen=True)
-    class Config(Regularised.Config):
+    class Config(Regularised.Config, OnlineConfig):
         """Defaults are what the released code does (preset `official`); `paper` is the text where it differs."""
 
         lr: float = 5e-3
         """η, learning rate of prompts, head and projection heads"""
         backbone_lr: float = 2e-4
-        """η of the backbone with --tune all"""
+        """η of the backbone, if everything is tuned"""
         schedule: Literal["cosine", "constant"] = "cosine"
         """learning rate over the run"""
         epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
+        """passes over the target images; divided by the ratio of images used, as the authors do"""
         tune: Literal["prompts", "all"] = "prompts"
         """what moves: prompts and head, or every parameter"""
         pseudo_labels: bool = True
@@ -57,7 +63,7 @@ class DePT(Regularised):
         bank_size: int = 0
         """N, slots of the bank; 0 for one per target image"""
         bank_refresh: int = 1
-        """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
+        """refill the bank by a teacher pass every N epochs (divided by the ratio of images used); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
         recentre: bool = False

@@ -28,7 +28,9 @@ class EATA(Tent):
     """Entropy minimisation on reliable, non-redundant samples, with a Fisher penalty."""
 
     name = "eata"
+    title = "EATA"
     summary = "entropy minimisation on reliable, non-redundant samples (Niu et al., ICML 2022); ETA without statistics"
+    settings = ("online",)
 
     @dataclass(frozen=True)
     class Config(Tent.Config):

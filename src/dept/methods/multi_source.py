@@ -1,4 +1,7 @@
-"""Source training on several domains, with shared and per-domain prompts."""
+"""Source training on several domains, with shared and per-domain prompts.
+
+Cost: as source training on one domain. Fails when: a domain has few images: a batch draws equally from all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class MultiSourceTraining(SourceTraining):
     """
 
     name = "multi-source-training"
+    title = "Multi-source training"
     summary = "supervised training on several source domains, with shared and per-domain prompts"
+    settings = ("train",)
 
     @dataclass(frozen=True)
     class Config(SourceTraining.Config):
@@ -74,7 +79,7 @@ def own_prompts(model: AdaptedModel, asked: int) -> int:
     if not 0 < own < total:
         raise UsageError(
             f"Each source domain would have {own} of the {total} prompts per stage to itself: it needs at least one, "
-            "and one must be left to share. Change --domain-prompts or --prompts, or use --domain-prompts 0 to train "
+            "and one must be left to share. Change domain_prompts or prompts, or set domain_prompts to 0 to train "
             "on the union of the sources."
         )
     return own

@@ -16,17 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method
+from dept.methods.base import Group, Method, OnlineConfig
 
 
 class NEO(Method):
     """Features re-centred by their running mean."""
 
     name = "neo"
+    title = "NEO"
     summary = "features re-centred by their running mean, nothing trained (Murphy et al., ICLR 2026)"
+    settings = ("online",)
+    forwards_per_step = 1.0
+    assumes_balance = True  # re-centred features make the mean logit of every class its bias
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """One online pass; the current batch is part of the mean that it is predicted with."""
 
         lr: float = 0.0

@@ -32,7 +32,10 @@ class SAR(Tent):
     """Sharpness-aware and reliable entropy minimisation, with recovery from collapse."""
 
     name = "sar"
+    title = "SAR"
     summary = "sharpness-aware entropy minimisation on reliable samples, with recovery (Niu et al., ICLR 2023)"
+    settings = ("online",)
+    forwards_per_step = 4.0
 
     @dataclass(frozen=True)
     class Config(Tent.Config):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, Progress
+from dept.methods.base import BaseConfig, Group, Method, OnlineConfig, Passes, Progress
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0
@@ -52,10 +52,14 @@ class SHOT(Method):
     """Information maximisation and centroid pseudo-labels under a frozen classifier."""
 
     name = "shot"
+    title = "SHOT"
     summary = "information maximisation and centroid pseudo-labels, head frozen (Liang et al., ICML 2020)"
+    settings: ClassVar[tuple[str, ...]] = ("offline", "online")
+    passes_per_epoch = 1
+    assumes_balance = True
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """Defaults: the released method with the learning rate, batch and schedule used for ViTs."""
 
         lr: float = 2e-4
@@ -69,7 +73,7 @@ class SHOT(Method):
         batch: int = 128
         """B, images per step"""
         epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
+        """passes over the target images; divided by the ratio of images used, as the authors do"""
         view: Literal["test", "weak"] = "weak"
         """the view that is adapted on"""
         tune: Literal["encoder", "norm", "prompts"] = "encoder"
@@ -79,11 +83,11 @@ class SHOT(Method):
         w_pl: float = 0.3
         """β, weight of the cross-entropy to the pseudo-labels"""
         label_refresh: int = 1
-        """recompute the pseudo-labels every so many epochs (divided by --ratio)"""
+        """recompute the pseudo-labels every N epochs (divided by the ratio of images used)"""
         quiet_start: bool = False
         """no cross-entropy until the pseudo-labels are recomputed for the first time (released code on VisDA-C)"""
         power_decay: bool = False
-        """η (1 + 10 t/T)^-0.75, the released schedule, instead of --schedule"""
+        """η (1 + 10 t/T)^-0.75, the released schedule, instead of `schedule`"""
         clip: float = 0.0
         """largest norm of the whole gradient; 0 for none"""
         log: Literal["shifted", "clamped"] = "shifted"

@@ -31,7 +31,9 @@ class SHOTPlus(SHOT):
     """SHOT, then MixMatch from its confident to its unsure predictions."""
 
     name = "shotpp"
-    summary = "SHOT, then MixMatch from confident to unsure images: SHOT++ (Liang et al., TPAMI 2021)"
+    title = "SHOT++"
+    summary = "SHOT, then MixMatch from confident to unsure images (Liang et al., TPAMI 2021)"
+    settings = ("offline",)
     views = "ww"
 
     @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class SHOTPlus(SHOT):
         """Defaults: 15 epochs of SHOT and 10 of MixMatch, whose constants are the released ones."""
 
         epochs: int = 25
-        """passes over the target images, both steps together; divided by --ratio"""
+        """passes over the target images, both steps together; divided by the ratio of images used"""
         shot_share: float = 0.6
         """share of the run that is SHOT; the second step begins at the nearest end of an epoch"""
         head_lr_scale: float = 10.0

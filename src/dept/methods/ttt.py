@@ -21,7 +21,7 @@ from dept.core.losses import cross_entropy
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method
+from dept.methods.base import Group, Method, OnlineConfig
 
 ROTATIONS = 4
 
@@ -30,11 +30,13 @@ class TTT(Method):
     """Rotation prediction on the images to be classified."""
 
     name = "ttt"
+    title = "TTT"
     summary = "rotation prediction at test time with a source-trained rotation head (Sun et al., ICML 2020)"
+    settings = ("online",)
     views = "w"
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """Defaults: the published online form; a batch is predicted after the step it causes."""
 
         momentum: float = 0.0
@@ -53,7 +55,7 @@ class TTT(Method):
         if head is None or head.out_features != ROTATIONS:
             raise ValueError(
                 "TTT needs a model whose source training included the rotation task; this one has no rotation head. "
-                "Train it with `dept train … --aux rotation`."
+                "Train it by `dept train` with aux=rotation."
             )
         self.rotation_head = head
 

@@ -121,7 +121,7 @@ def adapt(
     options = options or AdaptOptions()
     own = {name: settings.pop(name) for name in list(settings) if name in AdaptOptions.__dataclass_fields__}
     options = replace(options, **own)
-    kind = methods.get(method)
+    kind = methods.get(method, "offline")
     config = make_config(kind, config, preset, settings)
     on_device = options.augment == "device"
     runtime = Runtime(resolve_device(options.device), options.workers, device_views=on_device)

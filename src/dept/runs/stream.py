@@ -17,7 +17,7 @@ from dept.data.images import decode, upright
 from dept.data.loader import Batch, Runtime, Views, normalised, resolve_device, stacked
 from dept.data.streams import Scenario
 from dept.data.views import make_view, view_rng
-from dept.methods.base import BaseConfig, Method, Progress
+from dept.methods.base import BaseConfig, Method, OnlineConfig, Progress
 from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats
@@ -86,8 +86,9 @@ class Stream:
         self._tick()
         views = tuple(torch.stack(view) for view in zip(*self._waiting, strict=True))
         batch = Batch(views, torch.tensor(self._places))
-        terms: dict[str, float] = {}
-        for _ in range(self.method.config.steps_per_batch):
+        config, terms = self.method.config, {}
+        assert isinstance(config, OnlineConfig)
+        for _ in range(config.steps_per_batch):
             terms = self.method.step(batch)
         self._waiting, self._places = [], []
         return self._event(terms)
@@ -151,7 +152,7 @@ def open_stream(
     Learning rates are constant (see `CONSTANT`).
     """
     check_seed(seed)
-    kind = methods.get(method)
+    kind = methods.get(method, "online")
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"
     made = make_config(kind, config, preset, settings)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dept import methods
 from dept.data.images import ImageSet, decodable, find_images, labelled_as, list_hash
 from dept.data.loader import Key, Runtime, TestPasses, Views, batches, resolve_device, shuffled_keys
 from dept.data.views import Augment
 from dept.errors import DataError
-from dept.methods import uda
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
 from dept.metrics import label_free, score
@@ -109,7 +109,8 @@ def adapt_with_source(
     """
     own = {name: settings.pop(name) for name in list(settings) if name in UDAOptions.__dataclass_fields__}
     options = replace(options or UDAOptions(), **own)
-    kind = uda.get(method)
+    kind = methods.get(method, "uda")
+    assert issubclass(kind, UDAMethod)
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, UDAConfig)
     loaded = model if isinstance(model, Model) else load_model(model)

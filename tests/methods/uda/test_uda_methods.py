@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from uda_support import make, paired_batch
 
-from dept.methods import uda
+from dept import methods
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedPasses
 from dept.methods.uda.can import CAN, IGNORED
@@ -17,7 +17,7 @@ from support import FixedPasses, moved, state_of, tiny_model, tiny_resnet
 
 def test_unknown_method() -> None:
     with pytest.raises(ValueError, match="choose from can, cdan, dann, erm, mcc, swd"):
-        uda.get("nonsense")
+        methods.get("nonsense", "uda")
 
 
 def test_erm_does_not_look_at_the_target() -> None:

@@ -62,7 +62,7 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True)
 class UDAConfig(BaseConfig):
-    """TLL's frame. Fields about the online setting have no effect here."""
+    """TLL's frame."""
 
     lr: float = 0.01
     """η of head, prompts and the method's own modules"""
@@ -79,9 +79,14 @@ class UDAConfig(BaseConfig):
     batch: int = 32
     """B, images per step of each domain"""
     epochs: int = 30
-    """epochs of --iters-per-epoch steps"""
+    """epochs of `iters_per_epoch` steps"""
     iters_per_epoch: int = 1000
     """steps that count as an epoch"""
+
+    @property
+    def images_per_step(self) -> int:
+        """Images of both domains in a step."""
+        return 2 * self.batch
 
 
 class UDAMethod(Method):

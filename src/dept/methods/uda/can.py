@@ -35,7 +35,10 @@ class CAN(UDAMethod):
     """Contrastive domain discrepancy on clustered target images."""
 
     name = "can"
+    title = "CAN"
     summary = "k-means labels on the target and contrastive domain discrepancy (Kang et al., CVPR 2019)"
+    settings = ("uda",)
+    passes_per_epoch = 2
 
     @dataclass(frozen=True)
     class Config(UDAConfig):
@@ -52,7 +55,7 @@ class CAN(UDAMethod):
         batch: int = 30
         """B, source images per step for the cross-entropy"""
         epochs: int = 50
-        """times the target is clustered, each followed by --iters-per-epoch steps"""
+        """times the target is clustered, each followed by `iters_per_epoch` steps"""
         iters_per_epoch: int = 500
         """steps between two clusterings"""
         trade_off: float = 0.3
@@ -67,6 +70,11 @@ class CAN(UDAMethod):
         """classes with fewer target images are left out"""
         stop_below: float = 0.001
         """end early once neither centers nor labels move by more between two clusterings, and the domains meet"""
+
+        @property
+        def images_per_step(self) -> int:
+            """The random source images, and the class-aware ones of both domains."""
+            return self.batch + 2 * self.classes_per_step * self.images_per_class
 
     config: Config
 

@@ -27,7 +27,10 @@ class SWD(UDAMethod):
     """Two classifiers against a backbone, in three phases per step."""
 
     name = "swd"
+    title = "SWD"
     summary = "two classifiers disagree in sliced Wasserstein distance, the backbone mends it (Lee et al., CVPR 2019)"
+    settings = ("uda",)
+    forwards_per_step = 16.0
 
     @dataclass(frozen=True)
     class Config(UDAConfig):
@@ -44,7 +47,7 @@ class SWD(UDAMethod):
         power: float = 0.0
         """exponent of the learning rate's decay; 0 for none"""
         epochs: int = 20
-        """epochs of --iters-per-epoch steps"""
+        """epochs of `iters_per_epoch` steps"""
         trade_off: float = 1.0
         """weight of the discrepancy"""
         projections: int = 128
