@@ -284,7 +284,7 @@ def test_an_occupied_folder_is_refused_or_overwritten(
         adapt(source_run.file, target_images, out=out, max_iters=2, **TINY)
     with pytest.raises(UsageError, match="nothing to resume"):
         adapt(source_run.file, target_images, out=out, max_iters=2, resume=True, **TINY)
-    with pytest.raises(ValueError, match="has none: write them with `dept stats"):
+    with pytest.raises(ValueError, match="is empty: write them with `dept stats"):
         adapt(source_run.file, target_images, out=out, method="cfa", overwrite=True)
     assert (out / "result.json").exists(), "a run that cannot start has replaced nothing"
     adapt(source_run.file, target_images, out=out, max_iters=1, overwrite=True, **TINY)

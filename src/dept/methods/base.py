@@ -129,9 +129,12 @@ class Method:
     """offline: a default length below this is worth a note"""
     reuses_forward: ClassVar[bool] = False
     """whether a step leaves the logits that it began with in `_logits`"""
+    reuses_features: ClassVar[bool] = False
+    """whether a step moves the head alone and leaves the features that it read in `_features`"""
     batch_statistics: ClassVar[bool] = False
     """whether a step uses and learns the batch norm statistics of the target"""
     _logits: Tensor
+    _features: Tensor
 
     def __init__(
         self,
@@ -230,15 +233,18 @@ class Method:
 
         Args:
             test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
-        A method whose update begins with the same forward (`reuses_forward`) runs it once.
+        A step that reads the same images anyway (`reuses_forward`, `reuses_features`) saves the second forward.
         """
         config = self.config
         assert isinstance(config, OnlineConfig)
-        once = self.views == "t" and config.predict == "before" and config.steps_per_batch == 1
-        if self.reuses_forward and once:
+        before, once = config.predict == "before", self.views == "t" and config.steps_per_batch == 1
+        if once and self.reuses_forward and before:
             terms = self.step(batch)
             return self._logits.detach(), terms
-        logits = self.predict(test) if config.predict == "before" else None
+        if once and self.reuses_features and not before:
+            terms = self.step(batch)
+            return self.model.head(self._features).detach(), terms
+        logits = self.predict(test) if before else None
         for _ in range(config.steps_per_batch):
             terms = self.step(batch)
         return (self.predict(test) if logits is None else logits), terms

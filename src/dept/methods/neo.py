@@ -43,6 +43,7 @@ class NEO(Method):
         """share of every further batch in the mean, for streams that change; 0 for the mean over all images so far"""
 
     config: Config
+    reuses_features = True
     presets = {"online": {}, "continual": {"mean_ema": 0.1}}
 
     def tuned(self) -> list[Group]:
@@ -68,13 +69,6 @@ class NEO(Method):
         shift = self.mean * shrinkage(self.seen, self.config.prior_count)
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, shift))
         return {"loss": 0.0, "shift": float(shift.norm())}
-
-    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """One forward: the features that entered the mean are the ones that are classified."""
-        if self.config.predict == "before":
-            return super().observe(test, batch)
-        terms = self.step(batch)
-        return F.linear(self._features, self.model.head.weight, self.model.head.bias).detach(), terms
 
     def state_dict(self) -> dict[str, Tensor]:
         """Adds the mean and the number of images in it."""
