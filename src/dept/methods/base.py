@@ -130,11 +130,11 @@ class Method:
     reuses_forward: ClassVar[bool] = False
     """whether a step leaves the logits that it began with in `_logits`"""
     reuses_features: ClassVar[bool] = False
-    """whether a step moves the head alone and leaves the features that it read in `_features`"""
+    """whether a step moves the head alone and leaves the features that it read in `_kept_features`"""
     batch_statistics: ClassVar[bool] = False
     """whether a step uses and learns the batch norm statistics of the target"""
     _logits: Tensor
-    _features: Tensor
+    _kept_features: Tensor
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Method:
             return self._logits.detach(), terms
         if once and self.reuses_features and not before:
             terms = self.step(batch)
-            return self.model.head(self._features).detach(), terms
+            return self.model.head(self._kept_features).detach(), terms
         logits = self.predict(test) if before else None
         for _ in range(config.steps_per_batch):
             terms = self.step(batch)

@@ -62,7 +62,7 @@ class NEO(Method):
     def step(self, batch: Batch) -> dict[str, float]:
         """Add the batch to the mean and move the bias accordingly."""
         head, features = self.model.head, self.model.read(batch.views[0]).features
-        self._features = features
+        self._kept_features = features
         self.seen += len(features)
         share = len(features) / self.seen  # 1 for the first batch, which is the whole mean
         self.mean.lerp_(features.mean(dim=0), (self.config.mean_ema or share) if share < 1 else share)
