@@ -30,6 +30,7 @@ _REGISTRY = {
     "source": "source.Source",
     "source-training": "source_training.SourceTraining",
     "swd": "uda.swd.SWD",
+    "t3a": "t3a.T3A",
     "tent": "tent.Tent",
     "ttt": "ttt.TTT",
 }
