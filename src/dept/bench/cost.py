@@ -21,7 +21,7 @@ from dept.bench.flops import Shape, inference_bound, step_bound
 from dept.core.adapter import Adapter
 from dept.core.losses import entropy
 from dept.core.select import count, freeze_except, select
-from dept.core.vit import AdaptedModel
+from dept.core.vit import AdaptedModel, dimensions
 from dept.models.model import Model, create_model
 
 STAGES = {"S": 1, "G": 4, "D": 12}
@@ -198,6 +198,4 @@ def _allocations(recorded: profile) -> Iterator[int]:
 
 def shape_of(model: Model) -> Shape:
     """The numbers that the FLOP formulas need."""
-    vit: Any = model.backbone
-    inputs = vit.patch_embed.proj.weight[0].numel()
-    return Shape(len(vit.blocks), vit.embed_dim, vit.patch_embed.num_patches + vit.num_prefix_tokens, inputs)
+    return Shape(*dimensions(model.backbone))

@@ -26,12 +26,12 @@ class Projected(NamedTuple):
 
 
 class Distillation:
-    """The teacher (an adapter), the DINO centre, and the terms that compare student and teacher.
+    """The teacher (an adapter), the DINO center, and the terms that compare student and teacher.
 
     Args:
         names: tensors that the teacher holds a moving average of; all others are shared with the student.
         momentum: share of the old teacher that stays at each update.
-        center_momentum: share of the old centre that stays.
+        center_momentum: share of the old center that stays.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Distillation:
         student_temperature: float,
         teacher_temperature: float,
     ) -> Tensor:
-        """DINO loss on CLS; the centre moves after the loss has used it."""
+        """DINO loss on CLS; the center moves after the loss has used it."""
         loss = losses.dino(
             student.cls,
             teacher.cls,

@@ -144,7 +144,7 @@ class DePT(Regularised):
     # -- one step ------------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div + class diversity   [DePT Eq. L]"""
+        """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div, and AdaContrast's class diversity."""
         weak, strong_teacher, strong_student = batch.views
         config = self.config
         shared = self._embedded(weak)
@@ -154,7 +154,7 @@ class DePT(Regularised):
         if config.pseudo_labels and config.lean:
             labels = self._labels(self._weak)
         student = self.model.read(strong_student, aggregated=self.reads_prompts)
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = {}  # [DePT Eq. L] their sum; `regulariser` gives the middle three, weighted
         if labels is not None:
             terms["pseudo_label"] = losses.cross_entropy(student.logits, labels)
         if self.projects:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from dept.core.attention import StageAttention, most_focused, patch_grid, prompt_attention
 from dept.report import embedding, maps, pictures
-from dept.report.attention import StageAttention, most_focused, prompt_attention
 from dept.report.blocks import Cell, Figure, Gallery, Picture, Section, Table, Tone
 from dept.report.measure import Measured
 from dept.report.summaries import Changes, changes
@@ -159,8 +159,7 @@ def _maps(
     measured: Measured, index: int, row: int, stages: list[StageAttention], few: list[int], focused: dict[int, int]
 ) -> list[Picture]:
     view = pictures.thumbnail(measured.view(index))
-    vit: Any = measured.model.backbone
-    rows, columns = (int(side) for side in vit.patch_embed.grid_size)
+    rows, columns = patch_grid(measured.model)
     first = Picture(pictures.data_uri(view), "the image as the model sees it", "image")
     made: tuple[list[Picture], list[Picture]] = ([], [])
     for stage in few:
