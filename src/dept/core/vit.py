@@ -136,7 +136,8 @@ class AdaptedModel(nn.Module):
         vit = self.backbone
         assert isinstance(vit, VisionTransformer)
         x = (images if isinstance(images, Embedded) else self.embed(images)).tokens
-        plain, pooled = x.shape[1], self._pooled_tokens()
+        # Leading tokens that the pooling reads: 1 for CLS, all for average and attention pooling.
+        plain, pooled = x.shape[1], 1 if vit.global_pool == "token" else None
         per_stage = prompts.unbind(-3) if prompts.dim() == 4 else prompts.unsqueeze(1).unbind(0)
         layers = len(vit.blocks) // len(per_stage)
         collected: list[Tensor] = []
@@ -191,10 +192,6 @@ class AdaptedModel(nn.Module):
             kept = (inputs, versions, project_prompts(block, prompts))
             self._prefixes[stage] = kept
         return kept[2]
-
-    def _pooled_tokens(self) -> int | None:
-        """How many leading tokens the pooling reads: 1 for CLS, None for all (average and attention pooling)."""
-        return 1 if self.backbone.global_pool == "token" else None
 
     def add_projections(self, *, hidden: int, bottleneck: int, out: int) -> None:
         """Give the model fresh projection heads, one per stage (one for a model without prompts)."""

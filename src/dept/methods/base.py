@@ -133,6 +133,8 @@ class Method:
     """whether a step moves the head alone and leaves the features that it read in `_kept_features`"""
     batch_statistics: ClassVar[bool] = False
     """whether a step uses and learns the batch norm statistics of the target"""
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """attributes, each a tensor or None, that belong to the state beside what is tuned"""
     _logits: Tensor
     _kept_features: Tensor
 
@@ -169,7 +171,7 @@ class Method:
         self._counters = [f"{name}.num_batches_tracked" for name in self.norms]  # part of the state, of no adapter
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
-        self._initial = _cloned(self.state_dict())
+        self._initial = {name: tensor.clone() for name, tensor in self.state_dict().items()}
 
     # -- what a subclass says ------------------------------------------------------------------------------
 
@@ -275,9 +277,8 @@ class Method:
         """Told by the engine before every step; sets the learning rates."""
         self.progress = progress
         scale = self.lr_scale(progress)
-        if self.optimizer is not None:
-            for target, group in zip(self.optimizer.param_groups, self.groups, strict=True):
-                target["lr"] = group.lr * scale
+        for group in self.optimizer.param_groups if self.optimizer else ():
+            group["lr"] = group["base_lr"] * scale
 
     @property
     def lr(self) -> float:
@@ -290,8 +291,11 @@ class Method:
         return schedule(progress.step, progress.total)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        groups = [{"params": list(pick(self.model, g.names).values()), "lr": g.lr} for g in self.groups]
+        config, groups = self.config, []
+        for group in self.groups:
+            if group.names:
+                tensors = list(pick(self.model, group.names).values())
+                groups.append({"params": tensors, "lr": group.lr, "base_lr": group.lr})
         return torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
         )
@@ -310,10 +314,12 @@ class Method:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
+        """Everything needed to go on with the same bits: tuned tensors, optimiser, generator, `state_names`."""
         moved = pick(self.model, self.trained_names + self.norm_buffers + self._counters)
         state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()
+        own = {name: getattr(self, name) for name in self.state_names}
+        state |= {name: tensor for name, tensor in own.items() if tensor is not None}
         if self.optimizer is not None:
             for index, slots in self.optimizer.state_dict()["state"].items():
                 for key, value in slots.items():
@@ -325,6 +331,9 @@ class Method:
         """Inverse of `state_dict`."""
         Adapter(part(state, "tuned")).copy_to(self.model)
         self.generator.set_state(state["generator"].cpu())
+        device = self.model.head.weight.device
+        for name in self.state_names:
+            setattr(self, name, state[name].to(device, copy=True) if name in state else None)
         if self.optimizer is not None:
             slots: dict[int, dict[str, Tensor]] = {}
             for key, value in part(state, "optimizer").items():
@@ -346,7 +355,3 @@ def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def prefixed(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Inverse of `part`."""
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
-
-
-def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in state.items()}

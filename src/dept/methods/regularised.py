@@ -97,7 +97,12 @@ class Regularised(Method):
                 ours,
                 theirs,
                 student_temperature=config.student_temperature,
-                teacher_temperature=self._teacher_temperature(),
+                teacher_temperature=teacher_temperature(
+                    self.progress.epoch,
+                    start=config.teacher_warmup_from,
+                    end=config.teacher_temperature,
+                    warmup_epochs=config.teacher_warmup_epochs,
+                ),
             )
         weighting, reduction = config.stage_weighting, config.reduction
         if config.w_prompt and ours.prompts:
@@ -107,15 +112,6 @@ class Regularised(Method):
             spread = losses.prompt_diversity(ours.prompts, weighting=weighting, reduction=reduction)
             terms["prompt_diversity"] = -config.w_div * spread
         return terms
-
-    def _teacher_temperature(self) -> float:
-        config = self.config
-        return teacher_temperature(
-            self.progress.epoch,
-            start=config.teacher_warmup_from,
-            end=config.teacher_temperature,
-            warmup_epochs=config.teacher_warmup_epochs,
-        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Adds teacher and centre."""

@@ -94,6 +94,7 @@ class SHOT(Method):
         """logarithms of p + 1e-5 (released), or of p, at least -100 (the form in CFA's benchmark)"""
 
     config: Config
+    state_names: ClassVar[tuple[str, ...]] = ("labels",)
     batch_statistics = True
     reuses_forward = True
     presets = {
@@ -171,19 +172,6 @@ class SHOT(Method):
         """Without pseudo-labels: they were made for other images than those of a stream."""
         self.labels = None
         return super().observe(test, batch)
-
-    # -- state ---------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Adds the pseudo-labels."""
-        state = super().state_dict()
-        return state if self.labels is None else state | {"labels": self.labels}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state_dict`."""
-        super().load_state_dict(state)
-        stored = state.get("labels")
-        self.labels = None if stored is None else stored.to(self.model.head.weight.device, copy=True)
 
 
 def information_maximisation(logits: Tensor, log: Literal["shifted", "clamped"] = "shifted") -> dict[str, Tensor]:

@@ -56,6 +56,7 @@ class SHOTPlus(SHOT):
         """λ_u, final weight of the unlabelled term; grows linearly from 0 over the second step"""
 
     config: Config
+    state_names = ("labels", "easy")
     presets = {
         "offline": {},
         # The second step alone, for a model that SHOT has adapted already.
@@ -142,7 +143,9 @@ class SHOTPlus(SHOT):
             terms["labelled"] = -(targets[:known] * logits[:known].log_softmax(dim=-1)).sum(dim=-1).mean()
         if known < len(logits):
             gap = (logits[known:].softmax(dim=-1) - targets[known:]).square().mean()
-            terms["unlabelled"] = self.config.w_unlabelled * self._ramp() * gap
+            done, length = self.progress.step + 1 - self.second_start, self.progress.total - self.second_start
+            ramp = min(max(done / max(length, 1), 0.0), 1.0)
+            terms["unlabelled"] = self.config.w_unlabelled * ramp * gap
         return terms
 
     @torch.no_grad()
@@ -161,10 +164,6 @@ class SHOTPlus(SHOT):
         other = torch.randperm(len(images), generator=self.generator).to(images.device)
         return torch.lerp(images[other], images, weight), torch.lerp(targets[other], targets, weight)
 
-    def _ramp(self) -> float:
-        done, length = self.progress.step + 1 - self.second_start, self.progress.total - self.second_start
-        return min(max(done / max(length, 1), 0.0), 1.0)
-
     # -- state ---------------------------------------------------------------------------------------------
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -173,16 +172,13 @@ class SHOTPlus(SHOT):
         return super().observe(test, batch)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Adds the split and when it is due."""
-        state = super().state_dict() | {"second_start": torch.tensor(self.second_start)}
-        return state if self.easy is None else state | {"easy": self.easy}
+        """Adds when the split is due."""
+        return super().state_dict() | {"second_start": torch.tensor(self.second_start)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         super().load_state_dict(state)
         self.second_start = int(state["second_start"])
-        stored = state.get("easy")
-        self.easy = None if stored is None else stored.to(self.model.head.weight.device, copy=True)
 
 
 def easy_split(logits: Tensor, share: float = 0.0) -> Tensor:

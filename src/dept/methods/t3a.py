@@ -20,8 +20,6 @@ from dept.core.losses import entropy
 from dept.data.loader import Batch
 from dept.methods.base import Group, Method, OnlineConfig
 
-_STATE = ("supports", "labels", "entropies")
-
 
 class T3A(Method):
     """Class templates of confident features in place of the head."""
@@ -45,6 +43,7 @@ class T3A(Method):
 
     config: Config
     reuses_features = True
+    state_names = ("supports", "labels", "entropies")
     presets = {"online": {}}
 
     def tuned(self) -> list[Group]:
@@ -75,16 +74,6 @@ class T3A(Method):
         head.weight.copy_(templates(self.supports, self.labels, head.out_features))
         head.bias.zero_()
         return {"loss": 0.0, "supports": float(len(self.labels))}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Adds the supports, as many as there are."""
-        return super().state_dict() | {name: getattr(self, name) for name in _STATE}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state_dict`."""
-        super().load_state_dict(state)
-        for name in _STATE:
-            setattr(self, name, state[name].to(self.model.head.weight.device, copy=True))
 
 
 def templates(supports: Tensor, labels: Tensor, classes: int) -> Tensor:

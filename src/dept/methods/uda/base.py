@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dept.core import losses
-from dept.core.adapter import Adapter, pick
+from dept.core.adapter import Adapter
 from dept.core.select import select
 from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Group, Method, Passes, Progress, part, prefixed
@@ -152,22 +152,10 @@ class UDAMethod(Method):
     # -- learning rates, counts and state: the base class, and the method's own modules ---------------------
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        groups = [{"params": list(pick(self.model, g.names).values()), "lr": g.lr} for g in self.groups if g.names]
-        own = list(self.extra.parameters())
-        groups += [{"params": own, "lr": config.lr}] if own else []
-        for group in groups:
-            group["base_lr"] = group["lr"]
-        return torch.optim.SGD(
-            groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
-        )
-
-    def at(self, progress: Progress) -> None:
-        """Told by the loop before every step; sets the learning rates."""
-        self.progress = progress
-        assert self.optimizer is not None
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * self.lr_scale(progress)
+        optimizer, lr = super()._build_optimizer(), self.config.lr
+        if len(self.extra):
+            optimizer.add_param_group({"params": list(self.extra.parameters()), "lr": lr, "base_lr": lr})
+        return optimizer
 
     def lr_scale(self, progress: Progress) -> float:
         """(1 + decay · t)^-power, times the schedule if it is not constant."""

@@ -83,7 +83,8 @@ class SWD(UDAMethod):
         """A: all learn the source. B: classifiers disagree on the target. C: the backbone makes them agree."""
         terms = super().step(batch)
         assert isinstance(batch, PairedBatch)
-        encoder, classifiers = self._parts()
+        head, encoder = (list(pick(self.model, group.names).values()) for group in self.groups)
+        classifiers = [*head, *self.extra.parameters()]
         with torch.no_grad():
             source = self._features(batch, source=True)
         target = self._features(batch, source=False)
@@ -115,11 +116,6 @@ class SWD(UDAMethod):
         directions = torch.randn(first.shape[1], self.config.projections, generator=self.generator)
         directions = (directions / directions.norm(dim=0)).to(first)
         return sliced_wasserstein(first.softmax(dim=-1), second.softmax(dim=-1), directions)
-
-    def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Parameters of the generator, and of the two classifiers."""
-        head, encoder = (list(pick(self.model, group.names).values()) for group in self.groups)
-        return encoder, [*head, *self.extra.parameters()]
 
     def _update(self, loss: Tensor, parameters: list[Tensor]) -> None:
         """One optimiser step on some parameters: the others have no gradient and are left alone."""
