@@ -23,7 +23,7 @@ from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig, Passes, part, prefixed
+from dept.methods.base import Group, Method, OfflineConfig, Passes, part, prefixed
 from dept.methods.shot import read_all
 
 
@@ -39,23 +39,13 @@ class AdaContrast(Method):
     views = "wss"  # weak (pseudo-label, bank), strong (query), strong (key)
 
     @dataclass(frozen=True)
-    class Config(OnlineConfig):
+    class Config(OfflineConfig):
         """Defaults are the released offline recipe; features are the backbone's, without a bottleneck."""
 
         lr: float = 2e-4
         """η of the backbone"""
         head_lr_scale: float = 10.0
         """factor on η for the head"""
-        nesterov: bool = True
-        """Nesterov form of the momentum"""
-        weight_decay: float = 1e-4
-        """SGD weight decay"""
-        schedule: Literal["cosine", "constant"] = "cosine"
-        """learning rate over the run"""
-        batch: int = 128
-        """B, images per step"""
-        epochs: int = 15
-        """passes over the target images; divided by the ratio of images used, as the authors do"""
         tune: Literal["all", "norm"] = "all"
         """what moves: every parameter, or the norm layers only"""
         neighbours: int = 10

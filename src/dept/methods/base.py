@@ -93,6 +93,22 @@ class OnlineConfig(BaseConfig):
     """online: updates per batch"""
 
 
+@dataclass(frozen=True)
+class OfflineConfig(OnlineConfig):
+    """The recipe that the DePT paper gives all methods offline."""
+
+    nesterov: bool = True
+    """Nesterov form of the momentum"""
+    weight_decay: float = 1e-4
+    """SGD weight decay"""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """learning rate over the run"""
+    batch: int = 128
+    """B, images per step"""
+    epochs: int = 15
+    """passes over the target images; divided by the ratio of images used, as the authors do"""
+
+
 class Method:
     """Base of all methods. A subclass gives `tuned`, `loss`, and the class attributes below that have no default.
 
@@ -101,40 +117,28 @@ class Method:
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
-    """display name"""
-    summary: ClassVar[str]
-    """one line: what is learned from, and the citation"""
-    settings: ClassVar[tuple[str, ...]]
-    """where it is meant to be used: "offline", "online", "uda" (with source images), "train" (source training)"""
-    views: str = "t"
-    """letter per view of an image: w weak, s strong, t test"""
+    title: ClassVar[str]  # display name
+    summary: ClassVar[str]  # one line: what it does, and the citation
+    settings: ClassVar[tuple[str, ...]]  # where it is meant to be used: "offline", "online", "uda", "train"
+    relabels: ClassVar[bool] = False  # only re-labels the batch it predicts, owns no tensors: no adapter, online only
+
+    views: str = "t"  # a letter per view of an image: w weak, s strong, t test
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    # Cost of a step in forwards per image: a backward counts one for activations, and one for weights if all move.
     forwards_per_step: ClassVar[float] = 3.0
-    """cost of a step in forwards per image: a backward counts one for activations, and one for weights if all move"""
-    passes_per_epoch: ClassVar[int] = 0
-    """forwards of all images per epoch, beside the steps"""
-    networks: ClassVar[int] = 1
-    """networks that are scored: 2 with a teacher"""
-    assumes_balance: ClassVar[bool] = False
-    """whether it pushes towards predicting all classes equally often"""
-    relabels: ClassVar[bool] = False
-    """whether it only re-labels the batch it predicts and owns no tensors: no adapter, hence online only"""
-    needs_stats: ClassVar[bool] = False
-    """whether source statistics (see `dept stats`) must be given"""
-    needs_prompts: ClassVar[bool] = False
-    """whether a model without prompts is given fresh ones"""
-    enough_steps: ClassVar[int] = 0
-    """offline: a default length below this is worth a note"""
-    reuses_forward: ClassVar[bool] = False
-    """whether a step leaves the logits that it began with in `_logits`"""
-    reuses_features: ClassVar[bool] = False
-    """whether a step moves the head alone and leaves the features that it read in `_kept_features`"""
-    batch_statistics: ClassVar[bool] = False
-    """whether a step uses and learns the batch norm statistics of the target"""
-    state_names: ClassVar[tuple[str, ...]] = ()
-    """attributes, each a tensor or None, that belong to the state beside what is tuned"""
+    passes_per_epoch: ClassVar[int] = 0  # forwards of all images per epoch, beside the steps
+    networks: ClassVar[int] = 1  # networks that are scored: 2 with a teacher
+    assumes_balance: ClassVar[bool] = False  # whether it pushes towards predicting all classes equally often
+
+    needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
+    needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
+    enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
+    batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
+    reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
+    reuses_features: ClassVar[bool] = False  # whether a step moves the head alone and leaves its `_kept_features`
+    state_names: ClassVar[tuple[str, ...]] = ()  # attributes (tensor or None) of the state, beside what is tuned
     _logits: Tensor
     _kept_features: Tensor
 

@@ -23,6 +23,7 @@ from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Group, OnlineConfig, Passes, part, prefixed
 from dept.methods.neo import recentered_bias
 from dept.methods.regularised import Regularised
+from dept.methods.shot import read_all
 
 
 class DePT(Regularised):
@@ -106,7 +107,7 @@ class DePT(Regularised):
         return groups + self.projection_groups(config.lr)
 
     def setup(self) -> None:
-        """Teacher and centre; the bank comes with the first images."""
+        """Teacher and center; the bank comes with the first images."""
         super().setup()
         self.bank: MemoryBank | None = None
 
@@ -115,7 +116,11 @@ class DePT(Regularised):
     def begin(self, passes: Passes) -> None:
         """First fill of the bank; student and teacher are still the same network."""
         if self.config.recentre:
-            self._recentre(passes)
+            # Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps.
+            head, (features, _, _) = self.model.head, read_all(self.model, passes)
+            with torch.no_grad():
+                head.bias.copy_(recentered_bias(head.weight, head.bias, features.mean(dim=0)))
+            self.distillation.teacher.tensors["head.bias"].copy_(head.bias.detach())
         if self.config.bank and self.config.pseudo_labels:
             self.bank = MemoryBank.over(self.model.head, self.config.bank_size or passes.image_count)
             self._fill(passes)
@@ -125,14 +130,6 @@ class DePT(Regularised):
         every = self.config.bank_refresh
         if self.bank is not None and every and (epoch + 1) % every == 0:
             self._fill(passes)
-
-    @torch.no_grad()
-    def _recentre(self, passes: Passes) -> None:
-        """Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps."""
-        head = self.model.head
-        mean = torch.cat([self.model.read(batch.views[0]).features for batch in passes()]).mean(dim=0)
-        head.bias.copy_(recentered_bias(head.weight, head.bias, mean))
-        self.distillation.teacher.tensors["head.bias"].copy_(head.bias)
 
     def _fill(self, passes: Passes) -> None:
         assert self.bank is not None

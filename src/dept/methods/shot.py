@@ -26,7 +26,7 @@ from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, OnlineConfig, Passes, Progress
+from dept.methods.base import BaseConfig, Group, Method, OfflineConfig, Passes, Progress
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0
@@ -59,21 +59,11 @@ class SHOT(Method):
     assumes_balance = True
 
     @dataclass(frozen=True)
-    class Config(OnlineConfig):
+    class Config(OfflineConfig):
         """Defaults: the released method with the learning rate, batch and schedule used for ViTs."""
 
         lr: float = 2e-4
         """η of the encoder"""
-        nesterov: bool = True
-        """Nesterov form of the momentum"""
-        weight_decay: float = 1e-4
-        """SGD weight decay"""
-        schedule: Literal["cosine", "constant"] = "cosine"
-        """learning rate over the run"""
-        batch: int = 128
-        """B, images per step"""
-        epochs: int = 15
-        """passes over the target images; divided by the ratio of images used, as the authors do"""
         view: Literal["test", "weak"] = "weak"
         """the view that is adapted on"""
         tune: Literal["encoder", "norm", "prompts"] = "encoder"
