@@ -90,7 +90,7 @@ class Distillation:
         return loss
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that restore teacher and centre exactly."""
+        """Tensors that restore teacher and center exactly."""
         return {"center": self.center, **{f"teacher.{n}": t for n, t in self.teacher.tensors.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

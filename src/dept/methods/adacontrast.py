@@ -23,7 +23,8 @@ from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OfflineConfig, Passes, part, prefixed
+from dept.methods.base import Group, Method, Passes, part, prefixed
+from dept.methods.config import OfflineConfig
 from dept.methods.shot import read_all
 
 

@@ -5,11 +5,10 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +20,9 @@ from dept.core.clipping import clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
+from dept.methods.config import BaseConfig, OnlineConfig
+
+__all__ = ["BaseConfig", "Group", "Method", "OnlineConfig", "Passes", "Progress", "part", "prefixed"]
 
 
 class Passes(Protocol):
@@ -50,63 +52,6 @@ class Progress(NamedTuple):
     step: int
     total: int
     epoch: int
-
-
-@dataclass(frozen=True)
-class BaseConfig:
-    """Settings that all methods share. A method's own Config adds fields and changes defaults."""
-
-    lr: float = 1e-3
-    """η, learning rate"""
-    momentum: float = 0.9
-    """SGD momentum"""
-    nesterov: bool = False
-    """Nesterov form of the momentum"""
-    weight_decay: float = 0.0
-    """SGD weight decay"""
-    schedule: Literal["cosine", "constant"] = "constant"
-    """learning rate over the run"""
-    batch: int = 64
-    """B, images per step"""
-    epochs: int = 1
-    """passes over the target images; divided by the ratio of images used, as the authors do"""
-    max_iters: int = 0
-    """steps; overrides epochs when above 0"""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
-            if getattr(self, name, least) < least:
-                raise ValueError(f"{name} must be at least {least}, found {getattr(self, name)}.")
-        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
-            if not 0 <= getattr(self, name) < end:  # nan is in no range
-                below = "finite" if end == math.inf else f"below {end:g}"
-                raise ValueError(f"{name} must be at least 0 and {below}, found {getattr(self, name)}.")
-
-
-@dataclass(frozen=True)
-class OnlineConfig(BaseConfig):
-    """Settings that all test-time methods share."""
-
-    predict: Literal["before", "after"] = "before"
-    """online: a batch is predicted before or after the update it causes"""
-    steps_per_batch: int = 1
-    """online: updates per batch"""
-
-
-@dataclass(frozen=True)
-class OfflineConfig(OnlineConfig):
-    """The recipe that the DePT paper gives all methods offline."""
-
-    nesterov: bool = True
-    """Nesterov form of the momentum"""
-    weight_decay: float = 1e-4
-    """SGD weight decay"""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """learning rate over the run"""
-    batch: int = 128
-    """B, images per step"""
-    epochs: int = 15
-    """passes over the target images; divided by the ratio of images used, as the authors do"""
 
 
 class Method:
@@ -318,7 +263,7 @@ class Method:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on with the same bits: tuned tensors, optimiser, generator, `state_names`."""
+        """Everything needed to continue bit-exactly: tuned tensors, optimiser, generator, `state_names`."""
         moved = pick(self.model, self.trained_names + self.norm_buffers + self._counters)
         state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()

@@ -20,7 +20,8 @@ from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, OnlineConfig, Passes, part, prefixed
+from dept.methods.base import Group, Passes, part, prefixed
+from dept.methods.config import BaseConfig, OnlineConfig
 from dept.methods.neo import recentered_bias
 from dept.methods.regularised import Regularised
 from dept.methods.shot import read_all

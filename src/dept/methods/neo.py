@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class NEO(Method):

@@ -26,7 +26,8 @@ from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, OfflineConfig, Passes, Progress
+from dept.methods.base import Group, Method, Passes, Progress
+from dept.methods.config import BaseConfig, OfflineConfig
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0

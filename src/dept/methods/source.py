@@ -6,7 +6,8 @@ Cost: one forward per prediction. Fails when: the target is not like the source.
 from __future__ import annotations
 
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class Source(Method):

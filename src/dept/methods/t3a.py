@@ -18,7 +18,8 @@ from torch import Tensor
 
 from dept.core.losses import entropy
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class T3A(Method):

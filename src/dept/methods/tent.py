@@ -16,7 +16,8 @@ from torch import Tensor
 from dept.core.losses import entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class Tent(Method):

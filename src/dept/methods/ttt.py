@@ -21,7 +21,8 @@ from dept.core.losses import cross_entropy
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import Group, Method, OnlineConfig
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 ROTATIONS = 4
 

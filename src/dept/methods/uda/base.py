@@ -23,7 +23,8 @@ from dept.core import losses
 from dept.core.adapter import Adapter
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, Progress, part, prefixed
+from dept.methods.base import Group, Method, Passes, Progress, part, prefixed
+from dept.methods.config import BaseConfig
 
 
 @dataclass(frozen=True)
