@@ -8,6 +8,7 @@ from torch import Tensor
 from uda_support import make, paired_batch
 
 from dept import methods
+from dept.core.adapter import pick
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedPasses
 from dept.methods.uda.can import CAN, IGNORED
@@ -88,7 +89,8 @@ def test_the_size_of_features_reaches_neither_classifier_nor_discriminator() -> 
 def test_swd_phases_move_their_own_parameters() -> None:
     method = make("swd")
     assert isinstance(method, SWD)
-    encoder, classifiers = method._parts()
+    head, encoder = (list(pick(method.model, group.names).values()) for group in method.groups)
+    classifiers = [*head, *method.extra.parameters()]
     before = state_of(method.model)
     method._update(method._discrepancy(method.halves(paired_batch()).target), encoder)
     changed = moved(before, method.model)
