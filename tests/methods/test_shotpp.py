@@ -84,7 +84,7 @@ def test_ramp_of_the_unlabelled_weight(sharp: Model) -> None:
     for step in (10, 14, 19):
         method.at(Progress(step, 20, 0))
         method.generator.set_state(state)  # the same mixture each time
-        values.append(float(method.loss(random_batch("ww", 8))["unlabelled"]))
+        values.append(float(method.loss(random_batch("ww", 8))["unlabelled"].detach()))
     assert [value / values[-1] for value in values] == pytest.approx([0.1, 0.5, 1.0], rel=1e-4)
 
 
