@@ -1,7 +1,8 @@
 """Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
 
 A table stands between its command, `<!-- dept bench … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
-`<!-- end -->`. With --check nothing is written, and the exit code is 1 if a table is not what its command prints.
+`<!-- end -->`; that of all methods after `<!-- dept methods -->`. With --check nothing is written, and the exit code
+is 1 if a table is not what its command prints.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import shlex
 import sys
 from pathlib import Path
 
+from dept import methods
 from dept.cli.bench import run
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"<!-- (?P<command>(dept bench|python benchmarks/).*?) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<command>(dept bench|dept methods|python benchmarks/).*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def table(match: re.Match[str]) -> str:
@@ -28,9 +30,23 @@ def table(match: re.Match[str]) -> str:
     with contextlib.redirect_stdout(printed):
         if program == "python":
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        elif words[0] == "methods":
+            print(method_table())
         else:
             run([*words[1:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
     return f"<!-- {match['command']} -->\n{printed.getvalue().strip()}\n<!-- end -->"
+
+
+def method_table() -> str:
+    """All methods that adapt, and the settings each is meant for."""
+    columns = {"offline": "offline", "online": "online", "uda": "with source"}
+    lines = [f"| method | what it does | {' | '.join(columns.values())} |", "|---|---|:-:|:-:|:-:|"]
+    for name in sorted(methods.available(), key=lambda name: (methods.card(name).settings[0] == "uda", name)):
+        card = methods.card(name)
+        if set(columns) & set(card.settings):
+            marks = " | ".join("✓" if setting in card.settings else "" for setting in columns)
+            lines.append(f"| {card.title} (`{name}`) | {card.summary} | {marks} |")
+    return "\n".join(lines)
 
 
 def main(argv: list[str]) -> int:

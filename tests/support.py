@@ -40,8 +40,8 @@ def scramble(model: nn.Module, seed: int = 0, scale: float = 0.3) -> None:
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype) * scale
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            tensor.copy_(centre + noise)
+            center = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            tensor.copy_(center + noise)
 
 
 def tiny_config(kind: type[Method], **changes: Any) -> BaseConfig:
@@ -87,10 +87,7 @@ class FixedPasses:
         images = torch.randn(count, 3, pixels, pixels, generator=torch.Generator().manual_seed(seed))
         index = torch.arange(count)
         self.batches = [Batch((v,), i) for v, i in zip(images.split(size), index.split(size), strict=True)]
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
+        self.image_count = count
 
     def __call__(self) -> list[Batch]:
         return self.batches

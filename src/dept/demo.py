@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dept import methods
 from dept.bench.suites.digits import ADAPTING, AUGMENT, CLASSES, EMBEDDED, PROMPTS, STAGES, TRAINING
 from dept.data.digits import real_digits, rendered_digits, write_digits
 from dept.errors import UsageError, missing_extra
@@ -195,7 +196,7 @@ def _adapted_row(
         listener=listener,
         **(ADAPTING[method] | settings),
     )
-    result, name = run.result, {"tent": "Tent", "dept": "DePT"}[method]
+    result, name = run.result, methods.card(method).title
     return Row(
         f"{name}-{variant}",
         result["before"]["top1"],

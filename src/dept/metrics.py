@@ -83,10 +83,10 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 def wilson(correct: int, total: int, z: float = 1.959964) -> tuple[float, float]:
     """95 % Wilson interval of a proportion."""
     share, spread = correct / total, z * z / total
-    centre = share + spread / 2
+    center = share + spread / 2
     half = z * math.sqrt(share * (1 - share) / total + spread / (4 * total))
     # At the ends the exact bound is 0 or 1; rounding must not push it beyond.
-    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
+    return max(0.0, (center - half) / (1 + spread)), min(1.0, (center + half) / (1 + spread))
 
 
 def paired_interval(

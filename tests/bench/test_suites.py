@@ -14,7 +14,6 @@ from dept.bench.paper import paper_number, paper_rows
 from dept.bench.rates import at_rate, best, published
 from dept.bench.suite import Row, Source
 from dept.data.datasets import registry as benchmarks
-from dept.methods import uda
 from dept.methods.full import Full
 from dept.runs.job import make_config
 from dept.runs.train import SourceTraining
@@ -47,7 +46,7 @@ def test_configs_and_presets_are_accepted(name: str) -> None:
         assert row.setting in ("offline", "online", "uda", "ensemble")
         if row.method == "source":
             continue  # rows share a config of which Source has no use
-        kind = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)
+        kind = methods.get(row.method)
         make_config(kind, None, row.preset, dict(row.config))
 
 

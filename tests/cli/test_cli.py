@@ -409,8 +409,9 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     from dept import methods
 
     assert main(["methods"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == methods.available()
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert sorted(lines) == methods.available()
+    assert lines[-2:] == methods.available("train") and lines[-8:-2] == methods.available("uda")
     for name in methods.available():
         assert main(["methods", name]) == 0
         text = capsys.readouterr().out

@@ -81,11 +81,11 @@ def test_entropy_survives_certainty_and_is_maximal_when_uniform() -> None:
 
 def test_dino_and_centre_by_hand() -> None:
     student, teacher = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[0.3, 0.0, -0.3]])
-    centre = torch.tensor([0.1, 0.0, -0.1])
-    loss = losses.dino(student, teacher, center=centre, student_temperature=0.1, teacher_temperature=0.07)
+    center = torch.tensor([0.1, 0.0, -0.1])
+    loss = losses.dino(student, teacher, center=center, student_temperature=0.1, teacher_temperature=0.07)
     assert near(loss, 2.347242)
-    assert torch.allclose(losses.updated_center(centre, teacher, 0.9), torch.tensor([0.12, 0.0, -0.12]))
-    assert torch.equal(centre, torch.tensor([0.1, 0.0, -0.1]))
+    assert torch.allclose(losses.updated_center(center, teacher, 0.9), torch.tensor([0.12, 0.0, -0.12]))
+    assert torch.equal(center, torch.tensor([0.1, 0.0, -0.1]))
 
 
 def test_dino_of_equal_logits_is_log_k() -> None:
@@ -215,18 +215,18 @@ def official(name: str) -> Tensor:
 
 
 def test_dino_agrees_with_the_released_code_over_two_calls() -> None:
-    student, teacher, centre = official("student_cls"), official("teacher_cls"), torch.zeros(6)
+    student, teacher, center = official("student_cls"), official("teacher_cls"), torch.zeros(6)
     for call in ("first_call", "second_call"):
         loss = losses.dino(
             student,
             teacher,
-            center=centre,
+            center=center,
             student_temperature=OFFICIAL["student_temp"],
             teacher_temperature=OFFICIAL["teacher_temp"],
         )
-        centre = losses.updated_center(centre, teacher, OFFICIAL["center_momentum"])
+        center = losses.updated_center(center, teacher, OFFICIAL["center_momentum"])
         assert near(loss, OFFICIAL[call]["cls"], 1e-5)
-        assert torch.allclose(centre, torch.tensor(OFFICIAL[call]["center_after"]), atol=1e-6)
+        assert torch.allclose(center, torch.tensor(OFFICIAL[call]["center_after"]), atol=1e-6)
 
 
 @pytest.mark.parametrize("call", ["first_call", "second_call"])

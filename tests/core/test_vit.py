@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dept.core.adapter import Adapter, pick
 from dept.core.select import freeze_except, select
-from dept.core.vit import PromptedViT, fresh_prompts
+from dept.core.vit import AdaptedModel, fresh_prompts
 from dept.models.model import Model, create_model
 from support import scramble, tiny_model
 
@@ -367,7 +367,7 @@ def test_prompts_reach_the_gradient_through_dropout_free_eval_and_train_alike() 
 
 def test_a_head_without_bias() -> None:
     inner = tiny_model(stages=0).backbone
-    model = PromptedViT(inner, torch.nn.Linear(32, 3, bias=False), stages=2, prompts=2)
+    model = AdaptedModel(inner, torch.nn.Linear(32, 3, bias=False), stages=2, prompts=2)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         output = model.read(images)

@@ -84,11 +84,12 @@ def test_cached_prefixes_notice_every_change(model: Model, images: Tensor) -> No
 
 
 def test_the_cache_is_used(model: Model, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dept.core import vit
+    from dept.core import trimming, vit
 
     calls: list[int] = []
-    original = vit._project_prompts
-    monkeypatch.setattr(vit, "_project_prompts", lambda *a: calls.append(1) or original(*a))
+    original = trimming.project_prompts
+    for module in (trimming, vit):
+        monkeypatch.setattr(module, "project_prompts", lambda *a: calls.append(1) or original(*a))
     with torch.no_grad():
         model(images)
         first = len(calls)

@@ -262,7 +262,7 @@ def test_zoom_equals_scipys_zoom_of_the_central_crop(factor: float, shape: tuple
     big = ndimage.zoom(image[top : top + crop[0], left : left + crop[1]], (factor, factor, 1), order=1)
     top, left = [(large - side) // 2 for large, side in zip(big.shape, shape[:2], strict=False)]
     expected = big[top : top + shape[0], left : left + shape[1]]
-    assert np.allclose(filters.zoom_centre(image, factor), expected, atol=1e-5)
+    assert np.allclose(filters.zoom_center(image, factor), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("sigma", [0.7, 2.44, 19.5, 170.8])

@@ -7,7 +7,6 @@ import torch
 
 from dept import methods
 from dept.core.clipping import clip_each, clip_rows
-from dept.methods import uda
 from dept.methods.base import BaseConfig, Progress, part, prefixed
 from dept.methods.tent import Tent
 from support import tiny_model
@@ -49,13 +48,36 @@ def test_registry() -> None:
         methods.get("depth")
 
 
-@pytest.mark.parametrize("kind", [Tent.Config, uda.get("dann").Config])
+def test_registry_by_setting() -> None:
+    assert methods.available("uda") == ["can", "cdan", "dann", "erm", "mcc", "swd"]
+    assert methods.available("train") == ["multi-source-training", "source-training"]
+    assert "cfa" not in methods.available("offline") and methods.get("cfa", "offline").title == "CFA"
+    assert methods.get("mcc", "uda").settings == ("uda",)
+    wrong = {
+        ("mcc", "offline"): r"'mcc' needs labelled source images; run it with `dept uda`",
+        ("tent", "uda"): r"'tent' adapts without source images; run it with `dept adapt`",
+        ("sar", "train"): r"'sar' adapts without source images; run it with `dept stream`",
+        ("source-training", "online"): r"trains a source model; run it with `dept train`",
+    }
+    for (name, setting), sentence in wrong.items():
+        with pytest.raises(ValueError, match=sentence):
+            methods.get(name, setting)
+
+
+def test_what_only_relabels_is_refused_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "card", lambda name: methods.Card("LAME", "re-labels", ("online",), relabels=True))
+    assert methods.get("source", "online")
+    with pytest.raises(ValueError, match="tunes no tensors, so there is no adapter to write"):
+        methods.get("source", "offline")
+
+
+@pytest.mark.parametrize("kind", [Tent.Config, methods.get("dann").Config])
 @pytest.mark.parametrize(
     ("name", "value"), [("lr", -1.0), ("lr", nan), ("lr", inf), ("momentum", 7.0), ("momentum", 1.0),
                         ("weight_decay", -1e-4)]
 )  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused(kind: type[BaseConfig], name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be at least 0 and .*, found {value}"):
+    with pytest.raises(ValueError, match=f"^{name} must be at least 0 and .*, found {value}"):
         kind(**{name: value})
 
 

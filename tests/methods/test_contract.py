@@ -25,7 +25,7 @@ from dept.runs.loops import offline
 from dept.runs.train import TrainRun
 from support import FixedPasses, moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
 
-pytestmark = pytest.mark.parametrize("name", methods.available())
+pytestmark = pytest.mark.parametrize("name", sorted({*methods.available("offline"), *methods.available("online")}))
 
 
 @pytest.fixture
@@ -248,6 +248,8 @@ def test_views_and_card(name: str) -> None:
     card = inspect.getdoc(sys.modules[kind.__module__]) or ""
     assert "Cost:" in card and "Fails when:" in card, "the module docstring is the method's card"
     assert inspect.getdoc(kind)
+    stated = methods.card(name)
+    assert stated == (kind.title, kind.summary, kind.settings, kind.relabels), "the registry reads them by literal_eval"
 
 
 def test_config_is_frozen_and_every_field_is_explained(name: str) -> None:

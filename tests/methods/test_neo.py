@@ -37,8 +37,8 @@ def test_logits_are_those_of_recentred_features(sharp: Model) -> None:
     method = NEO(sharp, NEO.Config(prior_count=4.0))
     method.observe(batches[0].views[0], batches[0])
     logits, _ = method.observe(batches[1].views[0], batches[1])
-    centre = features.mean(dim=0) * 8 / (8 + 4)  # all 8 images so far, the current ones included
-    torch.testing.assert_close(logits.double(), (features[3:] - centre) @ weight.T + bias, rtol=1e-4, atol=1e-4)
+    center = features.mean(dim=0) * 8 / (8 + 4)  # all 8 images so far, the current ones included
+    torch.testing.assert_close(logits.double(), (features[3:] - center) @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
 
 def test_the_continual_mean_forgets(sharp: Model) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dept.core.losses import entropy
-from dept.core.select import count
+from dept.core.select import count, early_norms
 from dept.data.loader import Batch
-from dept.methods.sar import SAR, early_norms, uphill
+from dept.methods.sar import SAR, uphill
 from dept.models.model import Model
 from support import random_batch, same_bits, scramble, tiny_model
 

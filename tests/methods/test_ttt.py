@@ -75,5 +75,5 @@ def test_state_holds_the_draws_to_come(taught: Model) -> None:
 
 
 def test_without_a_rotation_head_a_sentence() -> None:
-    with pytest.raises(ValueError, match="--aux rotation"):
+    with pytest.raises(ValueError, match="aux=rotation"):
         TTT(tiny_model())

@@ -160,7 +160,7 @@ def test_real_configs_fit_in_8_kib_too(tmp_path: Path) -> None:
 
     from dept import methods
 
-    for name in methods.available():
+    for name in methods.available("offline"):
         model = tiny_model(1000)
         adapter = adapter_of(model)
         adapter.meta["config"] = asdict(methods.get(name).Config())

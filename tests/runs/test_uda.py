@@ -12,10 +12,10 @@ from uda_support import SMALL
 
 import dept.cli.uda
 import dept.runs.uda
+from dept import methods
 from dept.data.images import find_images, find_labelled
 from dept.data.loader import Views
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.methods import uda
 from dept.models.files import load_model, save_model
 from dept.models.model import Model
 from dept.runs.uda import Domain, UDARun, adapt_with_source
@@ -25,7 +25,7 @@ RUN: dict[str, Any] = {"max_iters": 4, "iters_per_epoch": 2, "device": "cpu"}
 
 
 def settings(name: str) -> dict[str, Any]:
-    known = uda.get(name).Config.__dataclass_fields__
+    known = methods.get(name).Config.__dataclass_fields__
     return RUN | {key: value for key, value in SMALL.items() if key in known}
 
 
@@ -34,7 +34,7 @@ def run(name: str, source: Path, target: Path, out: Path, **changes: Any) -> UDA
     return adapt_with_source(model, source, target, out=out, method=name, **(settings(name) | changes))
 
 
-@pytest.mark.parametrize("name", uda.available())
+@pytest.mark.parametrize("name", methods.available("uda"))
 @pytest.mark.parametrize("backbone", [tiny_model, tiny_resnet])
 def test_run_writes_an_ordinary_model(
     name: str, backbone: Any, source_images: Path, target_images: Path, target_labelled: Path, tmp_path: Path

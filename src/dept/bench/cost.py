@@ -21,7 +21,7 @@ from dept.bench.flops import Shape, inference_bound, step_bound
 from dept.core.adapter import Adapter
 from dept.core.losses import entropy
 from dept.core.select import count, freeze_except, select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel, dimensions
 from dept.models.model import Model, create_model
 
 STAGES = {"S": 1, "G": 4, "D": 12}
@@ -49,7 +49,7 @@ class Column:
         """P, 0 without prompts."""
         return int(self.name[1:]) if self.stages else 0
 
-    def names(self, model: PromptedViT) -> list[str]:
+    def names(self, model: AdaptedModel) -> list[str]:
         """What is tuned."""
         groups = {"Full": ("all",), "Feature": ("encoder",), "LN": ("norm",)}.get(self.name, ("prompts", "head"))
         return select(model, *groups)
@@ -136,7 +136,7 @@ def measure_inference(arch: str, batch: int, iters: int, **options: Any) -> dict
     }
 
 
-def _mixed(model: PromptedViT, count: int) -> Adapter:
+def _mixed(model: AdaptedModel, count: int) -> Adapter:
     """As many different adapters as samples."""
     adapters = [model.adapter.clone() for _ in range(count)]
     for adapter in adapters:
@@ -198,6 +198,4 @@ def _allocations(recorded: profile) -> Iterator[int]:
 
 def shape_of(model: Model) -> Shape:
     """The numbers that the FLOP formulas need."""
-    vit: Any = model.backbone
-    inputs = vit.patch_embed.proj.weight[0].numel()
-    return Shape(len(vit.blocks), vit.embed_dim, vit.patch_embed.num_patches + vit.num_prefix_tokens, inputs)
+    return Shape(*dimensions(model.backbone))

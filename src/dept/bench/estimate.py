@@ -16,8 +16,7 @@ from dept import methods
 from dept.bench.flops import Shape, plain_forward, prompted_forward
 from dept.bench.suite import Row, Source, Suite
 from dept.data.datasets import registry as benchmarks
-from dept.methods import uda
-from dept.methods.base import BaseConfig
+from dept.methods.base import BaseConfig, Method
 from dept.methods.uda.base import UDAConfig
 from dept.runs.job import make_config
 from dept.runs.train import SourceTraining
@@ -27,25 +26,6 @@ RATE = 40e12
 
 WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024}
 RESNETS = {"resnet50": 4.1e9, "resnet101": 7.8e9}
-# Forwards per image of a step: a backward costs one more for the activations, and one for weights if all are tuned.
-STEP = {
-    "source": 0.0,
-    "neo": 1.0,
-    "tent": 2.0,
-    "cfa": 2.0,
-    "eata": 2.0,
-    "sar": 4.0,
-    "ttt": 3.0,
-    "shot": 3.0,
-    "shotpp": 3.0,
-    "adacontrast": 6.0,
-    "dept": 5.0,
-    "full": 6.0,
-    "swd": 16.0,
-}
-DEFAULT_STEP = 3.0  # a forward and a full backward
-PASSES = {"dept": 1, "full": 1, "shot": 1, "shotpp": 1, "can": 2}  # forwards of all images per epoch, beside the steps
-READOUTS = {"dept": 2, "full": 2}  # networks that are read out when scored
 TRAIN_IMAGENET = 1_281_167
 # Data sets that are made, not downloaded.
 MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
@@ -107,35 +87,33 @@ def _run(suite: Suite, row: Row, shift: str) -> float:
     images = found if suite.most is None else min(found, suite.most * len(domains))
     one = forward(suite.sources[row.source])
     statistics = image_count(suite.data, first) if row.extra.get("stats") else 0
+    kind = methods.get(row.method)
     if row.setting == "online":
-        return one * (images * (2 + STEP.get(row.method, DEFAULT_STEP)) + statistics)
-    kind: Any = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)
+        return one * (images * (2 + kind.forwards_per_step) + statistics)
     fields = {k: v for k, v in row.config.items() if k in kind.Config.__dataclass_fields__}
     config = make_config(kind, None, row.preset, fields)
-    return one * (_learning(row, kind, config, images) + statistics + _scoring(row, config) * images)
+    return one * (_learning(row, kind, config, images) + statistics + kind.networks * _scorings(row, config) * images)
 
 
-def _learning(row: Row, kind: Any, config: BaseConfig, images: int) -> float:
+def _learning(row: Row, kind: type[Method], config: BaseConfig, images: int) -> float:
     """Image forwards of the steps, and of the passes that a method makes in between."""
-    each = STEP.get(row.method, DEFAULT_STEP)
+    each, passes = kind.forwards_per_step, kind.passes_per_epoch
     if isinstance(config, UDAConfig):
         steps = config.max_iters or config.epochs * config.iters_per_epoch
-        # CAN draws as many images per class as its config says; the others a batch of each domain.
-        both = 150 if row.method == "can" else 2 * config.batch
-        return steps * both * each + PASSES.get(row.method, 0) * config.epochs * images
+        return steps * config.images_per_step * each + passes * config.epochs * images
     ratio = row.extra.get("ratio", 1.0)
     used, scaled = int(images * ratio), kind.scaled(config, ratio)
     if row.method == "source" or not used:
         return 0.0
     seen = _steps(scaled, used) * config.batch
-    return float(seen * (each + PASSES.get(row.method, 0) * ratio))
+    return float(seen * (each + passes * ratio))
 
 
-def _scoring(row: Row, config: BaseConfig) -> float:
+def _scorings(row: Row, config: BaseConfig) -> float:
     """How often all images are scored: before, after, and as often as `eval_every` says."""
     every = row.extra.get("eval_every", 0)
     epochs = config.epochs / row.extra.get("ratio", 1.0)
-    return READOUTS.get(row.method, 1) * (2 + (epochs / every if every else 0))
+    return 2 + (epochs / every if every else 0.0)
 
 
 def _steps(config: BaseConfig, images: int) -> int:

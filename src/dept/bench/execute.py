@@ -24,7 +24,6 @@ from dept.data.subsets import sample
 from dept.errors import DataError
 from dept.inference import mean_probabilities
 from dept.io import file_sha256
-from dept.methods import uda
 from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.metrics import label_free
@@ -286,7 +285,7 @@ class Executor:
             seed=cell.seed,
             device=self.device,
             workers=self.workers,
-            **_settings(uda.get(cell.method), cell),
+            **_settings(methods.get(cell.method), cell),
             **self._going_on(cell),
         )
         return run.result | paired(run.before, run.after, run.scored)

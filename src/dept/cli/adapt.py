@@ -35,7 +35,7 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Parse the method's name first, then everything else with that method's flags."""
-    kind, config = choose(methods.get, argv, "dept")
+    kind, config = choose(partial(methods.get, setting="offline"), argv, "dept")
     description = f"Adapt a model to unlabelled images.\n\n{kind.name}: {kind.summary}"
     command = parse("adapt", description, argv, files=Files, keeping=Keeping(), options=AdaptOptions(), config=config)
     files: Files = command.files

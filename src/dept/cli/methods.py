@@ -23,13 +23,18 @@ class Files:
     """a method to explain; without it, all are listed"""
 
 
+GROUPS = {
+    "Without source images (dept adapt, dept stream)": methods.TEST_TIME,
+    "With labelled source images (dept uda)": ("uda",),
+    "Source training (dept train)": ("train",),
+}
+
+
 def run(argv: list[str]) -> int:
     """List the methods, or print the card and the settings of one."""
     files: Files = parse("methods", "List the methods, or explain one.", argv, files=Files).files
     if files.name is None:
-        rows = [[name, methods.get(name).summary] for name in methods.available()]
-        width = max(len(name) for name, _ in rows)
-        print("\n".join(f"{name:<{width}}  {summary}" for name, summary in rows))
+        print("\n\n".join(_group(heading, settings) for heading, settings in GROUPS.items()))
         return 0
     try:
         kind = methods.get(files.name)
@@ -40,3 +45,9 @@ def run(argv: list[str]) -> int:
     for preset, changes in kind.presets.items():
         print(f"\npreset {preset}: " + (", ".join(f"{k}={v}" for k, v in changes.items()) or "the defaults"))
     return 0
+
+
+def _group(heading: str, settings: tuple[str, ...]) -> str:
+    names = sorted({name for setting in settings for name in methods.available(setting)})
+    width = max(len(name) for name in methods.available())
+    return "\n".join([f"{heading}:", *(f"  {name:<{width}}  {methods.card(name).summary}" for name in names)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Predict every image once, in order, flushed at once; adapt on the way."""
-    kind, config = choose(methods.get, argv, "dept", prefer="online")
+    kind, config = choose(partial(methods.get, setting="online"), argv, "dept", prefer="online")
     description = f"Predict a stream of images while adapting to it.\n\n{kind.name}: {kind.summary}"
     command = parse("stream", description, argv, files=Files, options=StreamOptions(), config=config)
     files: Files = command.files

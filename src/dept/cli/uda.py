@@ -9,9 +9,9 @@ from typing import Annotated
 
 import tyro
 
+from dept import methods
 from dept.cli.parse import choose, parse
 from dept.cli.running import Keeping, show_run
-from dept.methods import uda
 from dept.runs.uda import UDAOptions, adapt_with_source
 
 
@@ -37,7 +37,7 @@ class Files:
 
 def run(argv: list[str]) -> int:
     """Parse the method's name first, then everything else with that method's flags."""
-    kind, config = choose(uda.get, argv, "cdan")
+    kind, config = choose(partial(methods.get, setting="uda"), argv, "cdan")
     description = f"Adapt a model with labelled source and unlabelled target images.\n\n{kind.name}: {kind.summary}"
     command = parse("uda", description, argv, files=Files, keeping=Keeping(), options=UDAOptions(), config=config)
     files: Files = command.files

@@ -32,9 +32,9 @@ class Adapter:
 
     @torch.no_grad()
     def ema_(self, student: Mapping[str, Tensor], momentum: float) -> None:
-        """teacher <- momentum · teacher + (1 - momentum) · student, over these tensors only.   [DePT Eq. EMA]"""
+        """teacher <- momentum · teacher + (1 - momentum) · student, over these tensors only."""
         mine = list(self.tensors.values())
-        torch._foreach_lerp_(mine, [student[name] for name in self.tensors], 1.0 - momentum)
+        torch._foreach_lerp_(mine, [student[name] for name in self.tensors], 1.0 - momentum)  # [DePT Eq. EMA]
 
     @torch.no_grad()
     def copy_to(self, module: nn.Module) -> None:

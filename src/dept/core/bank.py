@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class MemoryBank:
-    """FIFO ring of `size` unit features (size, D) with class probabilities (size, C).   [DePT Eq. ŷ]
+    """FIFO ring of `size` unit features (size, D) with class probabilities (size, C).
 
     Features are normalised once, when written, so a query is one matmul and a top-k.
     """
@@ -43,6 +43,7 @@ class MemoryBank:
         """Overwrite the next B slots, wrapping around. features (B, D), probabilities (B, C)."""
         size = len(self.features)
         features, probabilities = features[-size:], probabilities[-size:]
+        # A ring: the oldest entries are overwritten where they lie, nothing is moved or allocated.
         slots = (self.pointer + torch.arange(len(features), device=self.features.device)) % size
         self.features[slots] = F.normalize(features.float(), dim=-1)
         self.probabilities[slots] = probabilities.float()
@@ -69,7 +70,7 @@ class MemoryBank:
         k = max(1, min(neighbours, self.filled // 5))
         similarity = F.normalize(queries.float(), dim=-1) @ self.features[: self.filled].T
         nearest = similarity.topk(k, dim=-1, sorted=False).indices
-        return self.probabilities[nearest].mean(dim=1)
+        return self.probabilities[nearest].mean(dim=1)  # [DePT Eq. ŷ]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the bank exactly."""

@@ -16,10 +16,13 @@ def clip_each(parameters: Iterable[Tensor], max_norm: float) -> None:
 
 
 def clip_rows(parameter: Tensor, max_norm: float) -> None:
-    """The same for a tensor (M, …) that stands for M of them."""
+    """The same for a tensor (M, …) that stands for M of them.
+
+    The released code has a prompt tensor per stage. Clipped as one, a stage of large gradients would slow the others.
+    """
     if parameter.grad is not None:
         norms = parameter.grad.flatten(1).norm(dim=1)
-        # As torch does it, for all rows at once.
+        # As torch does it, its 1e-6 included, for all rows at once.
         scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)
         parameter.grad.mul_(scale.view(-1, *[1] * (parameter.ndim - 1)))
 

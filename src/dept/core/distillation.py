@@ -15,7 +15,7 @@ from torch.func import functional_call
 from dept.core import losses
 from dept.core.adapter import Adapter, pick
 from dept.core.projection import projection_sizes
-from dept.core.vit import Embedded, Output, PromptedViT
+from dept.core.vit import AdaptedModel, Embedded, Output
 
 
 class Projected(NamedTuple):
@@ -26,16 +26,16 @@ class Projected(NamedTuple):
 
 
 class Distillation:
-    """The teacher (an adapter), the DINO centre, and the terms that compare student and teacher.
+    """The teacher (an adapter), the DINO center, and the terms that compare student and teacher.
 
     Args:
         names: tensors that the teacher holds a moving average of; all others are shared with the student.
         momentum: share of the old teacher that stays at each update.
-        center_momentum: share of the old centre that stays.
+        center_momentum: share of the old center that stays.
     """
 
     def __init__(
-        self, model: PromptedViT, names: Iterable[str], *, momentum: float, center_momentum: float = 0.9
+        self, model: AdaptedModel, names: Iterable[str], *, momentum: float, center_momentum: float = 0.9
     ) -> None:
         self.model = model
         self.teacher = Adapter.of(model, names)
@@ -78,7 +78,7 @@ class Distillation:
         student_temperature: float,
         teacher_temperature: float,
     ) -> Tensor:
-        """DINO loss on CLS; the centre moves after the loss has used it."""
+        """DINO loss on CLS; the center moves after the loss has used it."""
         loss = losses.dino(
             student.cls,
             teacher.cls,
@@ -90,7 +90,7 @@ class Distillation:
         return loss
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that restore teacher and centre exactly."""
+        """Tensors that restore teacher and center exactly."""
         return {"center": self.center, **{f"teacher.{n}": t for n, t in self.teacher.tensors.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Source domains of a model: prompts that all share, prompts of each domain, and what the domains look like.
 
 Of a stage's P prompts the first S are shared, the other P - S belong to one domain; a model trained on K domains
-learns S + K (P - S) of them. A new domain has no prompts of its own: it starts from their mean   [DePT multi-source].
+learns S + K (P - S) of them. A new domain has no prompts of its own: it starts from their mean.
 
 Beyond the paper, the mean may be weighted by how much the new images look like each source domain. A signature
 (2, D) holds mean and standard deviation, over images, of patch tokens half-way up the frozen backbone, without any
@@ -39,7 +39,7 @@ class Domains(nn.Module):
         """Prompts (M, P, D) of a mixture of domains: shared ones, then the mean, by `weights` (K,) if given."""
         own = torch.stack([prompts.detach() for prompts in self.own])
         given = own.new_full((len(own),), 1 / len(own)) if weights is None else weights.to(own)
-        return torch.cat([self.shared.detach(), torch.einsum("k,kmpd->mpd", given, own)], dim=1)
+        return torch.cat([self.shared.detach(), torch.einsum("k,kmpd->mpd", given, own)], dim=1)  # [DePT multi-source]
 
 
 def is_mean(domains: Domains, prompts: Tensor | None) -> bool:

@@ -21,6 +21,7 @@ class _FrozenMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        # Saved before the GELU: both what comes after it and its derivative follow from this one tensor.
         hidden = F.linear(x, w1, b1)
         ctx.save_for_backward(hidden, w1, w2)
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -32,7 +33,7 @@ class _FrozenMlp(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         hidden, w1, w2 = ctx.saved_tensors
         grad = grads[0].contiguous()
-        into = torch.empty_like(grad)
+        into = torch.empty_like(grad)  # frozen weights want no gradient, so only x's is made, slice by slice
         for g, h, rows in zip(_slices(grad), _slices(hidden), _slices(into), strict=True):
             torch.mm(torch.ops.aten.gelu_backward(g @ w2, h), w1, out=rows)
         return into, None, None, None, None

@@ -1,4 +1,4 @@
-"""Every loss of the paper: one pure function per equation, tagged with its left-hand side.
+"""Every loss of the paper: one pure function per equation, tagged at the line that computes its left-hand side.
 
 Letters, fixed here for the whole package:
     B batch, N tokens, P prompts per stage, M stages, D width, C classes, K width of the projection.
@@ -28,11 +28,11 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) -> ()   [DePT Eq. L_pl]
+    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) -> ()
 
-    With `smoothing` e = 0 and labels voted by the memory bank this is the pseudo-label loss.
+    With `smoothing` e = 0 and labels voted by the memory bank this is the pseudo-label loss L_pl.
     """
-    return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    return F.cross_entropy(logits, labels, label_smoothing=smoothing)  # [DePT Eq. L_pl]
 
 
 def dino(
@@ -43,22 +43,23 @@ def dino(
     student_temperature: float,
     teacher_temperature: float,
 ) -> Tensor:
-    """Cross-entropy between sharpened, centred teacher and student projections of CLS.   [DePT Eq. L_cls]
+    """L_cls = -sum_k t_k log s_k, batch mean, with t = softmax((z_t - c) / τ_t) and s = softmax(z_s / τ_s).
 
     Args:
         student, teacher: projected CLS tokens (B, K); the gradient reaches the student only.
-        center: running mean of teacher projections (K,).
+        center: c, running mean of teacher projections (K,).
     """
+    # Without the center one output could win for every image; sharpening (τ_t < τ_s) keeps the target from being even.
     target = ((teacher.detach() - center) / teacher_temperature).softmax(dim=-1)
-    return -(target * (student / student_temperature).log_softmax(dim=-1)).sum(dim=-1).mean()
+    return -(target * (student / student_temperature).log_softmax(dim=-1)).sum(dim=-1).mean()  # [DePT Eq. L_cls]
 
 
 def updated_center(center: Tensor, teacher: Tensor, momentum: float) -> Tensor:
-    """Running mean of teacher projections: (K,), (B, K) -> (K,)   [DePT Eq. center]
+    """c <- m c + (1 - m) mean_b z_t: (K,), (B, K) -> (K,)
 
     The released code adds the batch *sum* when run in one process, which drives the target to a constant.
     """
-    return torch.lerp(teacher.detach().mean(dim=0), center, momentum)
+    return torch.lerp(teacher.detach().mean(dim=0), center, momentum)  # [DePT Eq. center]
 
 
 def stage_weights(stages: int, weighting: StageWeighting = "softmax") -> Tensor:
@@ -75,7 +76,9 @@ def prompt_consistency(
     weighting: StageWeighting = "softmax",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Distance of student and teacher aggregated prompts, weighted over stages.   [DePT Eq. L_prompt]
+    """L_prompt = sum_i w_i d_i, d_i the distance of student and teacher aggregated prompts of stage i.
+
+    "mean": d_i = mean_bp (1 - cos(s, t)); "sum": d_i = mean_b sum_p (2 - 2 cos(s, t)).
 
     Args:
         student, teacher: per stage the projected aggregated prompts (B, P, K).
@@ -85,19 +88,20 @@ def prompt_consistency(
         per_stage = [distance.mean() for distance in distances]
     else:  # squared distance of unit vectors: 2 - 2 cos, summed over prompts
         per_stage = [2 * distance.sum(dim=1).mean() for distance in distances]
-    return _weighted(per_stage, weighting)
+    return _weighted(per_stage, weighting)  # [DePT Eq. L_prompt]
 
 
 def prompt_diversity(
     student: Sequence[Tensor], *, weighting: StageWeighting = "softmax", reduction: Reduction = "mean"
 ) -> Tensor:
-    """Mean distance between the prompts of a stage; larger is more diverse, so it is subtracted. [DePT Eq. L_div]
+    """L_div = sum_i w_i d_i, d_i the distance 1 - cos(p, q) between the prompts of stage i; subtracted from the loss.
+
+    "mean": all ordered pairs, the zero diagonal included, over P²; "sum": every unordered pair p < q once. Batch mean.
 
     Args:
         student: per stage the projected aggregated prompts (B, P, K).
-    "sum" counts every unordered pair once; "mean" divides all ordered pairs, the zero diagonal included, by P².
     """
-    return _weighted([_spread(prompts, reduction) for prompts in student], weighting)
+    return _weighted([_spread(prompts, reduction) for prompts in student], weighting)  # [DePT Eq. L_div]
 
 
 def class_diversity(logits: Tensor, eps: float = 1e-8) -> Tensor:

@@ -23,7 +23,7 @@ def warmup_cosine(step: int, total: int, warmup: int) -> float:
 
 
 def teacher_temperature(epoch: int, *, start: float, end: float, warmup_epochs: int) -> float:
-    """Teacher temperature: linear over `warmup_epochs`, the last of which has `end` already.   [DePT Eq. τ_t]"""
+    """Teacher temperature: linear over `warmup_epochs`, the last of which has `end` already."""
     if epoch >= warmup_epochs - 1:
         return end
-    return start + (end - start) * epoch / (warmup_epochs - 1)
+    return start + (end - start) * epoch / (warmup_epochs - 1)  # [DePT Eq. τ_t]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
 GROUPS = ("prompts", "head", "norm", "backbone", "encoder", "all")
 TRAINING_ONLY = ("projections.", "auxiliary.", "domains.")
 """prefixes of parameters that serve training losses and are never part of an adapter"""
+_BLOCK = re.compile(r"backbone\.blocks\.(\d+)\.")
+_TOP = ("backbone.norm.", "backbone.fc_norm.", "backbone.layer4.")
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -24,7 +27,12 @@ def select(model: nn.Module, *groups: str) -> list[str]:
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:
         raise ValueError(f"Unknown parameter group {unknown[0]!r}; choose from {', '.join(GROUPS)}.")
-    norm = set(_norm_names(model))
+    norm = {
+        f"{prefix}.{name}"
+        for prefix, module in model.named_modules()
+        if isinstance(module, _NORMS)
+        for name, _ in module.named_parameters(recurse=False)
+    }
     names = [name for name, _ in model.named_parameters() if not name.startswith(TRAINING_ONLY)]
     chosen = {
         "prompts": {name for name in names if name == "prompts"},
@@ -36,6 +44,14 @@ def select(model: nn.Module, *groups: str) -> list[str]:
     }
     wanted = set().union(*(chosen[group] for group in groups))
     return [name for name in names if name in wanted]
+
+
+def early_norms(names: Sequence[str]) -> list[str]:
+    """Names without those of the last quarter of the blocks (of `layer4` in a ResNet) and of the final norm."""
+    numbers = [int(match[1]) if (match := _BLOCK.match(name)) else -1 for name in names]
+    first_late = (max(numbers, default=-1) + 1) * 3 // 4
+    early = [name for name, number in zip(names, numbers, strict=True) if number < first_late or number < 0]
+    return [name for name in early if not name.startswith(_TOP)]
 
 
 def freeze_except(model: nn.Module, names: Iterable[str]) -> None:
@@ -50,12 +66,3 @@ def count(model: nn.Module, names: Iterable[str]) -> int:
     """Number of scalar parameters among the names."""
     parameters = dict(model.named_parameters())
     return sum(parameters[name].numel() for name in names)
-
-
-def _norm_names(model: nn.Module) -> list[str]:
-    return [
-        f"{prefix}.{name}"
-        for prefix, module in model.named_modules()
-        if isinstance(module, _NORMS)
-        for name, _ in module.named_parameters(recurse=False)
-    ]

@@ -1,22 +1,13 @@
-"""PromptedViT: a timm classifier whose prompts and head are arguments of the forward.
+"""AdaptedModel: a timm backbone whose prompts and head are arguments of the forward.
 
-The only file that touches timm's internals. A ViT of L layers is cut into M stages of L / M layers; P prompt
-tokens enter at the start of each stage and replace those of the stage before   [DePT Eq. stages].
-
-Attention does not see the order of tokens, so the sequence [prefix, prompts, patches] is kept as
-[prefix, patches, prompts]: dropping the prompts is then a slice. What is never read is never computed:
-
-* first layer of a stage: prompts are the same for every sample, so LayerNorm, Q, K and V once per batch;
-* last layer of a stage: only K and V of the prompts, unless their output (the aggregated prompts) is asked for;
-* last layer of all: only the queries of tokens that are pooled (CLS, usually) or asked for;
-* without gradients, the keys and values of prompts in a first layer are kept from call to call.
+Prompts need a plain ViT, whose layers `core.trimming` runs; without prompts any timm classifier will do.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,11 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
 from dept.core.domains import Domains
-from dept.core.frozen_mlp import mlp, sliceable
 from dept.core.projection import ProjectionHead
-
-Prefix: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Queries, keys, values of prompts, each (1 or B, heads, P, D / heads)."""
+from dept.core.trimming import Prefix, is_sliceable, project_prompts, run_stage, whole_block
 
 
 class Output(NamedTuple):
@@ -49,7 +37,7 @@ class Embedded(NamedTuple):
     tokens: Tensor
 
 
-class PromptedViT(nn.Module):
+class AdaptedModel(nn.Module):
     """A frozen-able timm `backbone` without head, `prompts` (M, P, D) and a linear `head`.
 
     With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
@@ -127,7 +115,7 @@ class PromptedViT(nn.Module):
         """
         if checkpointing and type(self.backbone) is not VisionTransformer:
             name = type(self.backbone).__name__
-            raise ValueError(f"--checkpoint recomputes the blocks of a plain timm VisionTransformer; this is a {name}.")
+            raise ValueError(f"checkpointing needs the blocks of a plain timm VisionTransformer; this is a {name}.")
         self.amp, self.checkpointing = amp, checkpointing
         if compile:
             self._features = torch.compile(self._features)  # type: ignore[method-assign]
@@ -148,16 +136,18 @@ class PromptedViT(nn.Module):
         vit = self.backbone
         assert isinstance(vit, VisionTransformer)
         x = (images if isinstance(images, Embedded) else self.embed(images)).tokens
-        plain, pooled = x.shape[1], self._pooled_tokens()
+        # Leading tokens that the pooling reads: 1 for CLS, all for average and attention pooling.
+        plain, pooled = x.shape[1], 1 if vit.global_pool == "token" else None
         per_stage = prompts.unbind(-3) if prompts.dim() == 4 else prompts.unsqueeze(1).unbind(0)
         layers = len(vit.blocks) // len(per_stage)
         collected: list[Tensor] = []
         for stage, fresh in enumerate(per_stage):  # fresh: (1 or B, P, D)
             last_stage = stage == len(per_stage) - 1
+            # [DePT Eq. stages] the prompts of the stage before are dropped (`x[:, :plain]` below), fresh ones enter.
             blocks = list(vit.blocks[stage * layers : (stage + 1) * layers])
             recompute = self.checkpointing and torch.is_grad_enabled()
             # Recomputing stops at the last tensor that the backward needs; a sliced MLP would hide that point.
-            run = partial(_run_stage, blocks, read=read, queries=pooled if last_stage else None, sliced=not recompute)
+            run = partial(run_stage, blocks, read=read, queries=pooled if last_stage else None, sliced=not recompute)
             prefix = self._prefix(stage, blocks[0], fresh, prompts)
             if recompute:
                 x = checkpoint(run, x[:, :plain], fresh, prefix, use_reentrant=False)
@@ -176,11 +166,11 @@ class PromptedViT(nn.Module):
         That is, blocks that are recomputed, or, if only a part of a plain ViT is tuned (LayerNorms), sliced MLPs.
         """
         vit: Any = self.backbone
-        sliced = type(vit) is VisionTransformer and all(map(_plain_frozen, vit.blocks))
+        sliced = type(vit) is VisionTransformer and all(map(is_sliceable, vit.blocks))
         if torch.is_grad_enabled() and (self.checkpointing or sliced):
             x = self.embed(images).tokens
             for block in vit.blocks:
-                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else _whole_block(block, x)
+                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else whole_block(block, x)
             features: Tensor = vit.forward_head(vit.norm(x), pre_logits=True)
         else:
             features = vit(images)
@@ -193,19 +183,15 @@ class PromptedViT(nn.Module):
         optimiser step) or another adapter makes the entry stale. `owner` is the tensor that `prompts` is a view of.
         """
         if torch.is_grad_enabled() or self.amp or owner.dim() == 4 or owner.is_inference() or is_compiling():
-            return _project_prompts(block, prompts)
+            return project_prompts(block, prompts)
         inputs = [owner, *block.norm1.parameters(), *block.attn.qkv.parameters()]
         # `model.to(…)` swaps the storage below a parameter without a new version: hence the address.
         versions = [(tensor._version, tensor.data_ptr()) for tensor in inputs]
         kept = self._prefixes.get(stage)
         if kept is None or kept[1] != versions or any(a is not b for a, b in zip(kept[0], inputs, strict=True)):
-            kept = (inputs, versions, _project_prompts(block, prompts))
+            kept = (inputs, versions, project_prompts(block, prompts))
             self._prefixes[stage] = kept
         return kept[2]
-
-    def _pooled_tokens(self) -> int | None:
-        """How many leading tokens the pooling reads: 1 for CLS, None for all (average and attention pooling)."""
-        return 1 if self.backbone.global_pool == "token" else None
 
     def add_projections(self, *, hidden: int, bottleneck: int, out: int) -> None:
         """Give the model fresh projection heads, one per stage (one for a model without prompts)."""
@@ -222,7 +208,7 @@ class PromptedViT(nn.Module):
 class _Reader(nn.Module):
     """Lets `functional_call` reach `read` instead of `forward`."""
 
-    def __init__(self, model: PromptedViT) -> None:
+    def __init__(self, model: AdaptedModel) -> None:
         super().__init__()
         self.model = model
 
@@ -230,7 +216,7 @@ class _Reader(nn.Module):
         return self.model.read(images, aggregated=aggregated)
 
 
-def adapter_names(model: PromptedViT) -> list[str]:
+def adapter_names(model: AdaptedModel) -> list[str]:
     """Names of the tensors that a prompt adapter holds: prompts (if any) and head."""
     return ([] if model.prompts is None else ["prompts"]) + ["head.weight", "head.bias"]
 
@@ -267,94 +253,14 @@ def can_be_prompted(backbone: nn.Module) -> bool:
     return True
 
 
+def dimensions(backbone: nn.Module) -> tuple[int, int, int, int]:
+    """Layers, width D, tokens N (without prompts) and inputs per patch of a ViT: what its FLOPs depend on."""
+    vit: Any = backbone
+    embed = vit.patch_embed
+    return len(vit.blocks), vit.embed_dim, embed.num_patches + vit.num_prefix_tokens, embed.proj.weight[0].numel()
+
+
 def _classify(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(features, weight, bias)
     return torch.einsum("bd,bcd->bc", features, weight) + bias  # one head per sample
-
-
-def _project_prompts(block: Block, prompts: Tensor) -> Prefix:
-    normed = block.norm1(prompts)
-    return project(block.attn, normed, "q"), project(block.attn, normed, "k"), project(block.attn, normed, "v")
-
-
-def _run_stage(
-    blocks: list[Block], x: Tensor, prompts: Tensor, prefix: Prefix, *, read: bool, queries: int | None, sliced: bool
-) -> Tensor:
-    """Layers of one stage over tokens x (B, N, D) and prompts (1 or B, P, D) -> (B, N or queries [+ P], D).
-
-    Prompts are in the result only if `read`; `queries` limits the other rows to the first ones.
-    """
-    count = prompts.shape[-2]
-    for index, block in enumerate(blocks):
-        first, last = index == 0, index == len(blocks) - 1
-        if not first and not last:
-            x = _whole_block(block, x, sliced)  # prompts are ordinary tokens here
-            continue
-        if first:  # the prompts still stand apart
-            others, z = x, prompts
-        else:
-            others, z = x[:, :-count], x[:, -count:]
-            prefix = _project_prompts(block, z)
-        keep = others.shape[1] if queries is None or not last else queries
-        x = _trimmed_block(block, others, z, prefix, keep=keep, keep_prompts=read or not last, sliced=sliced)
-    return x
-
-
-def _trimmed_block(
-    block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: int, keep_prompts: bool, sliced: bool
-) -> Tensor:
-    """timm's pre-norm block over [x, z], computed only for the first `keep` rows of x and, if asked, for z.
-
-    x (B, N, D); z (1 or B, P, D) with its projections `prefix`. Keys and values of all tokens are needed, queries
-    only of rows that go on.
-    """
-    attn, size = block.attn, len(x)
-    normed = block.norm1(x)
-    rows = x[:, :keep]
-    q_z, k_z, v_z = (t.expand(size, -1, -1, -1) for t in prefix)
-    # Each by itself: a view into one joint tensor would keep all three alive, forward and backward.
-    q, k = project(attn, normed[:, :keep], "q"), project(attn, normed, "k")
-    k = torch.cat([k, k_z], dim=2)
-    v = project(attn, normed, "v")
-    del normed
-    v = torch.cat([v, v_z], dim=2)
-    if keep_prompts:
-        q = torch.cat([q, q_z], dim=2)
-        rows = torch.cat([rows, z.expand(size, -1, -1)], dim=1)
-    dropout = attn.attn_drop.p if attn.training else 0.0
-    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
-    scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
-    mixed = mixed if scale_norm is None else scale_norm(mixed)
-    rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
-    return _mlp_half(block, rows, sliced)
-
-
-def _plain_frozen(block: nn.Module) -> bool:
-    """Whether this is timm's plain block with an MLP that can be run in slices."""
-    return type(block) is Block and sliceable(block.mlp)
-
-
-def _mlp_half(block: Block, x: Tensor, sliced: bool) -> Tensor:
-    """The second half of timm's block; `sliced` saves memory where the MLP is frozen."""
-    run = partial(mlp, block.mlp) if sliced else block.mlp
-    out: Tensor = x + block.drop_path2(block.ls2(run(block.norm2(x))))
-    return out
-
-
-def _whole_block(block: Block, x: Tensor, sliced: bool = True) -> Tensor:
-    """timm's block over all tokens."""
-    return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))), sliced)
-
-
-def project(attn: Attention, x: Tensor, part: str) -> Tensor:
-    """Queries, keys or values (B, heads, N, D / heads) of the tokens x (B, N, D), for `part` "q", "k" or "v"."""
-    width = attn.qkv.out_features // 3
-    first = "qkv".index(part) * width
-    bias = None if attn.qkv.bias is None else attn.qkv.bias[first : first + width]
-    flat = F.linear(x, attn.qkv.weight[first : first + width], bias)
-    heads = flat.view(*flat.shape[:2], attn.num_heads, -1).transpose(1, 2)
-    if part == "v":
-        return heads
-    normed: Tensor = attn.q_norm(heads) if part == "q" else attn.k_norm(heads)
-    return normed

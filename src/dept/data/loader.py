@@ -138,12 +138,10 @@ class TestPasses:
 
     def __init__(self, images: ImageSet, views: Views, runtime: Runtime) -> None:
         self.images, self.views, self.runtime = images, views, runtime
-
-    def __len__(self) -> int:
-        return len(self.images)
+        self.image_count = len(images)
 
     def __call__(self) -> Iterator[Batch]:
-        keys = ordered_keys(len(self.images), self.runtime.eval_batch)
+        keys = ordered_keys(self.image_count, self.runtime.eval_batch)
         runtime = self.runtime
         stream = batches(self.images, "t", self.views, keys, device=runtime.device, workers=runtime.workers)
         for index, views in stream:

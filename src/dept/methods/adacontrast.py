@@ -23,7 +23,8 @@ from dept.core.batch_norm import untracked
 from dept.core.losses import class_diversity, cross_entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, part, prefixed
+from dept.methods.base import Group, Method, Passes, part, prefixed
+from dept.methods.config import OfflineConfig
 from dept.methods.shot import read_all
 
 
@@ -31,27 +32,21 @@ class AdaContrast(Method):
     """Voted pseudo-labels and class-aware contrast with a momentum encoder."""
 
     name = "adacontrast"
+    title = "AdaContrast"
     summary = "bank-voted pseudo-labels and class-aware contrast, all weights (Chen et al., CVPR 2022)"
+    settings = ("offline", "online")
+    forwards_per_step = 6.0
+    assumes_balance = True
     views = "wss"  # weak (pseudo-label, bank), strong (query), strong (key)
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OfflineConfig):
         """Defaults are the released offline recipe; features are the backbone's, without a bottleneck."""
 
         lr: float = 2e-4
         """η of the backbone"""
         head_lr_scale: float = 10.0
         """factor on η for the head"""
-        nesterov: bool = True
-        """Nesterov form of the momentum"""
-        weight_decay: float = 1e-4
-        """SGD weight decay"""
-        schedule: Literal["cosine", "constant"] = "cosine"
-        """learning rate over the run"""
-        batch: int = 128
-        """B, images per step"""
-        epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
         tune: Literal["all", "norm"] = "all"
         """what moves: every parameter, or the norm layers only"""
         neighbours: int = 10
@@ -104,7 +99,8 @@ class AdaContrast(Method):
 
     def begin(self, passes: Passes) -> None:
         """First fill of the bank, by one pass; unlike DePT's, it is never rebuilt."""
-        self.bank = MemoryBank.over(self.model.head, min(self.config.bank_size or len(passes), len(passes)))
+        count = passes.image_count
+        self.bank = MemoryBank.over(self.model.head, min(self.config.bank_size or count, count))
         features, logits, _ = read_all(self.model, passes)
         self.bank.refill(features, logits.softmax(dim=-1), self.generator)
 

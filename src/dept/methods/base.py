@@ -5,11 +5,10 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,15 +18,19 @@ from dept.core.adapter import Adapter, pick
 from dept.core.batch_norm import batch_norms, training
 from dept.core.clipping import clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
+from dept.methods.config import BaseConfig, OnlineConfig
+
+__all__ = ["BaseConfig", "Group", "Method", "OnlineConfig", "Passes", "Progress", "part", "prefixed"]
 
 
 class Passes(Protocol):
-    """Hands out passes over all adaptation images in their fixed order, as test views."""
+    """Called, it passes over all `image_count` adaptation images in their fixed order, as batches of test views."""
 
+    @property
+    def image_count(self) -> int: ...
     def __call__(self) -> Iterable[Batch]: ...
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -51,60 +54,42 @@ class Progress(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True)
-class BaseConfig:
-    """Settings that all methods share. A method's own Config adds fields and changes defaults."""
-
-    lr: float = 1e-3
-    """η, learning rate"""
-    momentum: float = 0.9
-    """SGD momentum"""
-    nesterov: bool = False
-    """Nesterov form of the momentum"""
-    weight_decay: float = 0.0
-    """SGD weight decay"""
-    schedule: Literal["cosine", "constant"] = "constant"
-    """learning rate over the run"""
-    batch: int = 64
-    """B, images per step"""
-    epochs: int = 1
-    """passes over the target images; divided by --ratio, as the authors do"""
-    max_iters: int = 0
-    """steps; overrides epochs when above 0"""
-    predict: Literal["before", "after"] = "before"
-    """online: a batch is predicted before or after the update it causes"""
-    steps_per_batch: int = 1
-    """online: updates per batch"""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
-            if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise ValueError(f"--{flag} must be at least {least}, found {getattr(self, name)}.")
-        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
-            if not 0 <= getattr(self, name) < end:  # nan is in no range
-                flag, below = name.replace("_", "-"), "finite" if end == math.inf else f"below {end:g}"
-                raise ValueError(f"--{flag} must be at least 0 and {below}, found {getattr(self, name)}.")
-
-
 class Method:
-    """Base of all methods. A subclass gives `name`, `views`, `Config`, `tuned` and `loss`; the rest has defaults."""
+    """Base of all methods. A subclass gives `tuned`, `loss`, and the class attributes below that have no default.
 
-    _logits: Tensor
+    `name`, `title`, `summary`, `settings` and `relabels` are literals in the class itself, because the registry reads
+    them from the source. Flags, help, README table, cost estimates, contract tests and benchmark rows follow.
+    """
+
     name: ClassVar[str]
-    summary: ClassVar[str]
-    views: str = "t"
+    title: ClassVar[str]  # display name
+    summary: ClassVar[str]  # one line: what it does, and the citation
+    settings: ClassVar[tuple[str, ...]]  # where it is meant to be used: "offline", "online", "uda", "train"
+    relabels: ClassVar[bool] = False  # only re-labels the batch it predicts, owns no tensors: no adapter, online only
+
+    views: str = "t"  # a letter per view of an image: w weak, s strong, t test
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    # Cost of a step in forwards per image: a backward counts one for activations, and one for weights if all move.
+    forwards_per_step: ClassVar[float] = 3.0
+    passes_per_epoch: ClassVar[int] = 0  # forwards of all images per epoch, beside the steps
+    networks: ClassVar[int] = 1  # networks that are scored: 2 with a teacher
+    assumes_balance: ClassVar[bool] = False  # whether it pushes towards predicting all classes equally often
+
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
-    reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
     enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
+    reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
+    reuses_features: ClassVar[bool] = False  # whether a step moves the head alone and leaves its `_kept_features`
+    state_names: ClassVar[tuple[str, ...]] = ()  # attributes (tensor or None) of the state, beside what is tuned
+    _logits: Tensor
+    _kept_features: Tensor
 
     def __init__(
         self,
-        model: PromptedViT,
+        model: AdaptedModel,
         config: BaseConfig | None = None,
         *,
         seed: int = 0,
@@ -112,10 +97,10 @@ class Method:
     ) -> None:
         if self.needs_stats and not stats:
             raise ValueError(
-                f"Method {self.name!r} compares the target with source statistics and has none: write them with "
-                "`dept stats MODEL SOURCE --out stats.safetensors` and give that file as --stats."
+                f"Method {self.name!r} compares the target with source statistics, and `stats` is empty: write them "
+                "with `dept stats MODEL SOURCE` and give that file as `stats`."
             )
-        self.stats = dict(stats or {})
+        self.source_stats = dict(stats or {})
         self.model = model
         self.config = self.Config() if config is None else config
         self.generator = torch.Generator().manual_seed(seed)
@@ -131,11 +116,11 @@ class Method:
         self.trained_names = names
         self.adapter_names = [name for name in names if not name.startswith(TRAINING_ONLY)]
         self.norms = batch_norms(model) if self.batch_statistics else {}
-        self.statistics = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
+        self.norm_buffers = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
         self._counters = [f"{name}.num_batches_tracked" for name in self.norms]  # part of the state, of no adapter
         self.optimizer = self._build_optimizer() if names else None
         self.setup()
-        self._initial = _cloned(self.state_dict())
+        self._initial = {name: tensor.clone() for name, tensor in self.state_dict().items()}
 
     # -- what a subclass says ------------------------------------------------------------------------------
 
@@ -199,14 +184,19 @@ class Method:
 
         Args:
             test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
-        A method whose update begins with the same forward (`reuses_forward`) runs it once.
+        A step that reads the same images anyway (`reuses_forward`, `reuses_features`) saves the second forward.
         """
-        once = self.views == "t" and self.config.predict == "before" and self.config.steps_per_batch == 1
-        if self.reuses_forward and once:
+        config = self.config
+        assert isinstance(config, OnlineConfig)
+        before, once = config.predict == "before", self.views == "t" and config.steps_per_batch == 1
+        if once and self.reuses_forward and before:
             terms = self.step(batch)
             return self._logits.detach(), terms
-        logits = self.predict(test) if self.config.predict == "before" else None
-        for _ in range(self.config.steps_per_batch):
+        if once and self.reuses_features and not before:
+            terms = self.step(batch)
+            return self.model.head(self._kept_features).detach(), terms
+        logits = self.predict(test) if before else None
+        for _ in range(config.steps_per_batch):
             terms = self.step(batch)
         return (self.predict(test) if logits is None else logits), terms
 
@@ -236,9 +226,8 @@ class Method:
         """Told by the engine before every step; sets the learning rates."""
         self.progress = progress
         scale = self.lr_scale(progress)
-        if self.optimizer is not None:
-            for target, group in zip(self.optimizer.param_groups, self.groups, strict=True):
-                target["lr"] = group.lr * scale
+        for group in self.optimizer.param_groups if self.optimizer else ():
+            group["lr"] = group["base_lr"] * scale
 
     @property
     def lr(self) -> float:
@@ -251,8 +240,11 @@ class Method:
         return schedule(progress.step, progress.total)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        groups = [{"params": list(pick(self.model, g.names).values()), "lr": g.lr} for g in self.groups]
+        config, groups = self.config, []
+        for group in self.groups:
+            if group.names:
+                tensors = list(pick(self.model, group.names).values())
+                groups.append({"params": tensors, "lr": group.lr, "base_lr": group.lr})
         return torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
         )
@@ -261,7 +253,7 @@ class Method:
 
     def adapter(self) -> Adapter:
         """A copy of the tuned tensors of the read-out, and of the statistics that belong to them."""
-        return Adapter.of(self.model, self.adapter_names + self.statistics)
+        return Adapter.of(self.model, self.adapter_names + self.norm_buffers)
 
     def counts(self) -> dict[str, int]:
         """`tunable_model`: what the adapter holds (the paper's count); `tunable_total`: with training's own heads."""
@@ -271,10 +263,12 @@ class Method:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on with the same bits: tuned tensors, optimiser, generator."""
-        moved = pick(self.model, self.trained_names + self.statistics + self._counters)
+        """Everything needed to continue bit-exactly: tuned tensors, optimiser, generator, `state_names`."""
+        moved = pick(self.model, self.trained_names + self.norm_buffers + self._counters)
         state = {f"tuned.{name}": tensor.detach() for name, tensor in moved.items()}
         state["generator"] = self.generator.get_state()
+        own = {name: getattr(self, name) for name in self.state_names}
+        state |= {name: tensor for name, tensor in own.items() if tensor is not None}
         if self.optimizer is not None:
             for index, slots in self.optimizer.state_dict()["state"].items():
                 for key, value in slots.items():
@@ -286,6 +280,9 @@ class Method:
         """Inverse of `state_dict`."""
         Adapter(part(state, "tuned")).copy_to(self.model)
         self.generator.set_state(state["generator"].cpu())
+        device = self.model.head.weight.device
+        for name in self.state_names:
+            setattr(self, name, state[name].to(device, copy=True) if name in state else None)
         if self.optimizer is not None:
             slots: dict[int, dict[str, Tensor]] = {}
             for key, value in part(state, "optimizer").items():
@@ -307,7 +304,3 @@ def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def prefixed(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Inverse of `part`."""
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
-
-
-def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in state.items()}

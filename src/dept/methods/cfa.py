@@ -30,7 +30,9 @@ class CFA(Tent):
     """Alignment of feature moments with stored source statistics."""
 
     name = "cfa"
+    title = "CFA"
     summary = "features aligned with stored source moments, overall and per class (Kojima et al., IJCAI 2022)"
+    settings = ("online",)
     needs_stats = True
     batch_statistics = False  # the source moments were taken in evaluation mode
 
@@ -50,7 +52,7 @@ class CFA(Tent):
 
     def setup(self) -> None:
         """The statistics that this method reads."""
-        self.source = {n: t for n, t in self.stats.items() if n.startswith(("moment", "class"))}
+        self.source = {n: t for n, t in self.source_stats.items() if n.startswith(("moment", "class"))}
 
     def clip(self) -> None:
         """The global norm, as published."""

@@ -20,32 +20,40 @@ from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Passes, part, prefixed
-from dept.methods.neo import recentred_bias
+from dept.methods.base import Group, Passes, part, prefixed
+from dept.methods.config import BaseConfig, OnlineConfig
+from dept.methods.neo import recentered_bias
 from dept.methods.regularised import Regularised
+from dept.methods.shot import read_all
 
 
 class DePT(Regularised):
     """Prompt tuning with refined pseudo-labels and hierarchical self-distillation."""
 
     name = "dept"
+    title = "DePT"
     summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., ICLR 2023)"
+    settings = ("offline", "online")
+    forwards_per_step = 5.0
+    passes_per_epoch = 1
+    networks = 2
+    assumes_balance = True
     needs_prompts = True
     enough_steps = 1200  # what took it from 69 to 82 % on the cartoons of docs/results.md; the paper makes 6,000
     views = "wss"  # weak (pseudo-label, bank), strong (teacher), strong (student)
 
     @dataclass(frozen=True)
-    class Config(Regularised.Config):
+    class Config(Regularised.Config, OnlineConfig):
         """Defaults are what the released code does (preset `official`); `paper` is the text where it differs."""
 
         lr: float = 5e-3
         """η, learning rate of prompts, head and projection heads"""
         backbone_lr: float = 2e-4
-        """η of the backbone with --tune all"""
+        """η of the backbone, if everything is tuned"""
         schedule: Literal["cosine", "constant"] = "cosine"
         """learning rate over the run"""
         epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
+        """passes over the target images; divided by the ratio of images used, as the authors do"""
         tune: Literal["prompts", "all"] = "prompts"
         """what moves: prompts and head, or every parameter"""
         pseudo_labels: bool = True
@@ -57,7 +65,7 @@ class DePT(Regularised):
         bank_size: int = 0
         """N, slots of the bank; 0 for one per target image"""
         bank_refresh: int = 1
-        """refill the bank by a teacher pass every so many epochs (divided by --ratio); 0 for FIFO only"""
+        """refill the bank by a teacher pass every N epochs (divided by the ratio of images used); 0 for FIFO only"""
         w_class: float = 1.0
         """weight of the class diversity (released code only); 0 switches it off"""
         recentre: bool = False
@@ -100,7 +108,7 @@ class DePT(Regularised):
         return groups + self.projection_groups(config.lr)
 
     def setup(self) -> None:
-        """Teacher and centre; the bank comes with the first images."""
+        """Teacher and center; the bank comes with the first images."""
         super().setup()
         self.bank: MemoryBank | None = None
 
@@ -109,9 +117,13 @@ class DePT(Regularised):
     def begin(self, passes: Passes) -> None:
         """First fill of the bank; student and teacher are still the same network."""
         if self.config.recentre:
-            self._recentre(passes)
+            # Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps.
+            head, (features, _, _) = self.model.head, read_all(self.model, passes)
+            with torch.no_grad():
+                head.bias.copy_(recentered_bias(head.weight, head.bias, features.mean(dim=0)))
+            self.distillation.teacher.tensors["head.bias"].copy_(head.bias.detach())
         if self.config.bank and self.config.pseudo_labels:
-            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or len(passes))
+            self.bank = MemoryBank.over(self.model.head, self.config.bank_size or passes.image_count)
             self._fill(passes)
 
     def refresh(self, passes: Passes, epoch: int) -> None:
@@ -119,14 +131,6 @@ class DePT(Regularised):
         every = self.config.bank_refresh
         if self.bank is not None and every and (epoch + 1) % every == 0:
             self._fill(passes)
-
-    @torch.no_grad()
-    def _recentre(self, passes: Passes) -> None:
-        """Pseudo-labels are as good as the start, and a shift of the mean is a large part of many domain gaps."""
-        head = self.model.head
-        mean = torch.cat([self.model.read(batch.views[0]).features for batch in passes()]).mean(dim=0)
-        head.bias.copy_(recentred_bias(head.weight, head.bias, mean))
-        self.distillation.teacher.tensors["head.bias"].copy_(head.bias)
 
     def _fill(self, passes: Passes) -> None:
         assert self.bank is not None
@@ -138,7 +142,7 @@ class DePT(Regularised):
     # -- one step ------------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div + class diversity   [DePT Eq. L]"""
+        """L = L_pl + β₁ L_cls + β₂ L_prompt - λ L_div, and AdaContrast's class diversity."""
         weak, strong_teacher, strong_student = batch.views
         config = self.config
         shared = self._embedded(weak)
@@ -148,7 +152,7 @@ class DePT(Regularised):
         if config.pseudo_labels and config.lean:
             labels = self._labels(self._weak)
         student = self.model.read(strong_student, aggregated=self.reads_prompts)
-        terms: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = {}  # [DePT Eq. L] their sum; `regulariser` gives the middle three, weighted
         if labels is not None:
             terms["pseudo_label"] = losses.cross_entropy(student.logits, labels)
         if self.projects:

@@ -28,7 +28,9 @@ class EATA(Tent):
     """Entropy minimisation on reliable, non-redundant samples, with a Fisher penalty."""
 
     name = "eata"
+    title = "EATA"
     summary = "entropy minimisation on reliable, non-redundant samples (Niu et al., ICML 2022); ETA without statistics"
+    settings = ("online",)
 
     @dataclass(frozen=True)
     class Config(Tent.Config):
@@ -44,6 +46,7 @@ class EATA(Tent):
         """λ, weight of the Fisher penalty; 0 for ETA"""
 
     config: Config
+    state_names = ("mean_prediction", "fisher", "anchor")  # the released code keeps the mean at a reset
     batch_statistics = False  # or leaving rows out of a forward would change the others
     presets = {"online": {}, "eta": {"w_fisher": 0.0}}
 
@@ -56,8 +59,9 @@ class EATA(Tent):
         self.parameters = list(pick(self.model, self.trained_names).values())
         self.mean_prediction: Tensor | None = None
         self.fisher: Tensor | None = None
-        if self.stats and config.w_fisher:
-            fisher = parameters_to_vector([self.stats[f"fisher.{name}"] for name in self.trained_names])
+        self.anchor: Tensor | None = None
+        if self.source_stats and config.w_fisher:
+            fisher = parameters_to_vector([self.source_stats[f"fisher.{name}"] for name in self.trained_names])
             self.anchor = parameters_to_vector(self.parameters).detach()
             self.fisher = fisher.to(self.anchor)
 
@@ -69,7 +73,9 @@ class EATA(Tent):
             rows = selected_rows(
                 self._logits, margin=self.margin, mean=self.mean_prediction, redundancy=self.redundancy
             )
-            self._update_mean(self._logits[rows])
+            if len(rows):  # running mean prediction of the selected samples
+                new, old = self._logits[rows].softmax(dim=-1).mean(dim=0), self.mean_prediction
+                self.mean_prediction = new if old is None else torch.lerp(new, old, self.config.mean_momentum)
         if not len(rows):
             return {"loss": 0.0, "selected": 0.0}
         terms = super().step(Batch((images[rows],), batch.index[rows.cpu()]))
@@ -78,35 +84,10 @@ class EATA(Tent):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted entropy of the (selected) rows + λ Σ F (θ - θ₀)²   [EATA L]"""
         terms = {"entropy": weighted_entropy(self.model(batch.views[0]), self.margin)}
-        if self.fisher is not None:
+        if self.fisher is not None and self.anchor is not None:
             drift = parameters_to_vector(self.parameters) - self.anchor
             terms["fisher"] = self.config.w_fisher * (self.fisher * drift.square()).sum()
         return terms
-
-    def _update_mean(self, logits: Tensor) -> None:
-        """Running mean prediction of the selected samples."""
-        if len(logits):
-            new = logits.softmax(dim=-1).mean(dim=0)
-            old = self.mean_prediction
-            self.mean_prediction = new if old is None else torch.lerp(new, old, self.config.mean_momentum)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Adds the running mean prediction and the Fisher weights."""
-        state = super().state_dict()
-        if self.mean_prediction is not None:
-            state["mean_prediction"] = self.mean_prediction
-        if self.fisher is not None:
-            state |= {"fisher": self.fisher, "anchor": self.anchor}
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state_dict`; the released code forgets the running mean at a reset."""
-        super().load_state_dict(state)
-        device = self.model.head.weight.device
-        mean = state.get("mean_prediction")
-        self.mean_prediction = None if mean is None else mean.to(device, copy=True)
-        if "fisher" in state:
-            self.fisher, self.anchor = (state[name].to(device, copy=True) for name in ("fisher", "anchor"))
 
 
 def selected_rows(logits: Tensor, *, margin: float, mean: Tensor | None, redundancy: float) -> Tensor:

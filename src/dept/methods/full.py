@@ -18,7 +18,10 @@ class Full(DePT):
     """DePT without the frozen backbone."""
 
     name = "full"
+    title = "Full"
     summary = "DePT's objective with every parameter tuned (Gao et al., ICLR 2023)"
+    settings = ("offline", "online")
+    forwards_per_step = 6.0
     needs_prompts = False
 
     @dataclass(frozen=True)

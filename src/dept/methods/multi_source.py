@@ -1,4 +1,7 @@
-"""Source training on several domains, with shared and per-domain prompts."""
+"""Source training on several domains, with shared and per-domain prompts.
+
+Cost: as source training on one domain. Fails when: a domain has few images: a batch draws equally from all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import Tensor
 
 from dept.core.domains import OWN, SHARED, Domains, prompts_of_samples
 from dept.core.select import count
-from dept.core.vit import PromptedViT, fresh_prompts
+from dept.core.vit import AdaptedModel, fresh_prompts
 from dept.data.loader import Batch
 from dept.errors import UsageError
 from dept.methods.source_training import SourceTraining
@@ -23,7 +26,9 @@ class MultiSourceTraining(SourceTraining):
     """
 
     name = "multi-source-training"
+    title = "Multi-source training"
     summary = "supervised training on several source domains, with shared and per-domain prompts"
+    settings = ("train",)
 
     @dataclass(frozen=True)
     class Config(SourceTraining.Config):
@@ -35,7 +40,7 @@ class MultiSourceTraining(SourceTraining):
     config: Config
 
     def __init__(
-        self, model: PromptedViT, config: Config, *, names: Sequence[str], owners: Sequence[int], seed: int = 0
+        self, model: AdaptedModel, config: Config, *, names: Sequence[str], owners: Sequence[int], seed: int = 0
     ) -> None:
         self.names, self.owners = tuple(names), torch.tensor(owners)
         super().__init__(model, config, seed=seed)
@@ -65,7 +70,7 @@ class MultiSourceTraining(SourceTraining):
         return counts | {"tunable_model": counts["tunable_model"] + count(self.model, self.prompt_names())}
 
 
-def own_prompts(model: PromptedViT, asked: int) -> int:
+def own_prompts(model: AdaptedModel, asked: int) -> int:
     """How many prompts per stage a domain gets to itself: as asked, half of P for -1, 0 for a model without."""
     total = model.prompts_per_stage
     if not total or not asked:
@@ -74,7 +79,7 @@ def own_prompts(model: PromptedViT, asked: int) -> int:
     if not 0 < own < total:
         raise UsageError(
             f"Each source domain would have {own} of the {total} prompts per stage to itself: it needs at least one, "
-            "and one must be left to share. Change --domain-prompts or --prompts, or use --domain-prompts 0 to train "
+            "and one must be left to share. Change domain_prompts or prompts, or set domain_prompts to 0 to train "
             "on the union of the sources."
         )
     return own

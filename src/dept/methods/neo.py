@@ -16,17 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class NEO(Method):
     """Features re-centred by their running mean."""
 
     name = "neo"
+    title = "NEO"
     summary = "features re-centred by their running mean, nothing trained (Murphy et al., ICLR 2026)"
+    settings = ("online",)
+    forwards_per_step = 1.0
+    assumes_balance = True  # re-centred features make the mean logit of every class its bias
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """One online pass; the current batch is part of the mean that it is predicted with."""
 
         lr: float = 0.0
@@ -39,6 +44,7 @@ class NEO(Method):
         """share of every further batch in the mean, for streams that change; 0 for the mean over all images so far"""
 
     config: Config
+    reuses_features = True
     presets = {"online": {}, "continual": {"mean_ema": 0.1}}
 
     def tuned(self) -> list[Group]:
@@ -57,20 +63,13 @@ class NEO(Method):
     def step(self, batch: Batch) -> dict[str, float]:
         """Add the batch to the mean and move the bias accordingly."""
         head, features = self.model.head, self.model.read(batch.views[0]).features
-        self._features = features
+        self._kept_features = features
         self.seen += len(features)
         share = len(features) / self.seen  # 1 for the first batch, which is the whole mean
         self.mean.lerp_(features.mean(dim=0), (self.config.mean_ema or share) if share < 1 else share)
         shift = self.mean * shrinkage(self.seen, self.config.prior_count)
-        head.bias.copy_(recentred_bias(head.weight, self.source_bias, shift))
+        head.bias.copy_(recentered_bias(head.weight, self.source_bias, shift))
         return {"loss": 0.0, "shift": float(shift.norm())}
-
-    def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """One forward: the features that entered the mean are the ones that are classified."""
-        if self.config.predict == "before":
-            return super().observe(test, batch)
-        terms = self.step(batch)
-        return F.linear(self._features, self.model.head.weight, self.model.head.bias).detach(), terms
 
     def state_dict(self) -> dict[str, Tensor]:
         """Adds the mean and the number of images in it."""
@@ -83,7 +82,7 @@ class NEO(Method):
         self.seen = int(state["seen"])
 
 
-def recentred_bias(weight: Tensor, bias: Tensor, mean: Tensor) -> Tensor:
+def recentered_bias(weight: Tensor, bias: Tensor, mean: Tensor) -> Tensor:
     """b - W m: the bias with which the head sees h - m for h. (C, D), (C,), (D,) -> (C,)   [NEO Eq. W(h - m) + b]"""
     return bias - F.linear(mean, weight)
 

@@ -11,7 +11,8 @@ from dept.core import losses
 from dept.core.distillation import Distillation
 from dept.core.schedules import teacher_temperature
 from dept.core.vit import Output
-from dept.methods.base import BaseConfig, Group, Method, part, prefixed
+from dept.methods.base import Group, Method, part, prefixed
+from dept.methods.config import BaseConfig
 
 
 class Regularised(Method):
@@ -50,7 +51,7 @@ class Regularised(Method):
         teacher_warmup_epochs: int = 0
         """epochs over which τ_t is warmed up"""
         center_momentum: float = 0.9
-        """share of the old DINO centre that stays"""
+        """share of the old DINO center that stays"""
         projection_hidden: int = 2048
         """hidden width of fresh projection heads"""
         projection_bottleneck: int = 256
@@ -81,7 +82,7 @@ class Regularised(Method):
         return [Group(tuple(heads), lr)] if self.projects else []
 
     def setup(self) -> None:
-        """Teacher and centre; a teacher that nobody asks holds nothing."""
+        """Teacher and center; a teacher that nobody asks holds nothing."""
         config, names = self.config, self.trained_names if self.distils else ()
         self.distillation = Distillation(self.model, names, momentum=config.ema, center_momentum=config.center_momentum)
 
@@ -97,7 +98,12 @@ class Regularised(Method):
                 ours,
                 theirs,
                 student_temperature=config.student_temperature,
-                teacher_temperature=self._teacher_temperature(),
+                teacher_temperature=teacher_temperature(
+                    self.progress.epoch,
+                    start=config.teacher_warmup_from,
+                    end=config.teacher_temperature,
+                    warmup_epochs=config.teacher_warmup_epochs,
+                ),
             )
         weighting, reduction = config.stage_weighting, config.reduction
         if config.w_prompt and ours.prompts:
@@ -108,17 +114,8 @@ class Regularised(Method):
             terms["prompt_diversity"] = -config.w_div * spread
         return terms
 
-    def _teacher_temperature(self) -> float:
-        config = self.config
-        return teacher_temperature(
-            self.progress.epoch,
-            start=config.teacher_warmup_from,
-            end=config.teacher_temperature,
-            warmup_epochs=config.teacher_warmup_epochs,
-        )
-
     def state_dict(self) -> dict[str, Tensor]:
-        """Adds teacher and centre."""
+        """Adds teacher and center."""
         return super().state_dict() | prefixed("distillation", self.distillation.state_dict())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

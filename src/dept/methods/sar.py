@@ -10,7 +10,6 @@ Cost: a forward of all rows, two forwards and backwards of the reliable ones. Fa
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,20 +18,20 @@ from torch import Tensor
 
 from dept.core.adapter import pick
 from dept.core.losses import entropy
-from dept.core.select import select
+from dept.core.select import early_norms, select
 from dept.data.loader import Batch
 from dept.methods.base import Group
 from dept.methods.tent import Tent
-
-_BLOCK = re.compile(r"backbone\.blocks\.(\d+)\.")
-_TOP = ("backbone.norm.", "backbone.fc_norm.", "backbone.layer4.")
 
 
 class SAR(Tent):
     """Sharpness-aware and reliable entropy minimisation, with recovery from collapse."""
 
     name = "sar"
+    title = "SAR"
     summary = "sharpness-aware entropy minimisation on reliable samples, with recovery (Niu et al., ICLR 2023)"
+    settings = ("online",)
+    forwards_per_step = 4.0
 
     @dataclass(frozen=True)
     class Config(Tent.Config):
@@ -123,14 +122,6 @@ class SAR(Tent):
         """Inverse of `state_dict`."""
         super().load_state_dict(state)
         self.running_loss = float(state["running_loss"]) if "running_loss" in state else None
-
-
-def early_norms(names: Sequence[str]) -> list[str]:
-    """Names without those of the last quarter of the blocks (of `layer4` in a ResNet) and of the final norm."""
-    numbers = [int(match[1]) if (match := _BLOCK.match(name)) else -1 for name in names]
-    first_late = (max(numbers, default=-1) + 1) * 3 // 4
-    early = [name for name, number in zip(names, numbers, strict=True) if number < first_late or number < 0]
-    return [name for name in early if not name.startswith(_TOP)]
 
 
 def uphill(gradients: Sequence[Tensor], rho: float) -> list[Tensor]:

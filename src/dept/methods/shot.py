@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +24,10 @@ from dept.core.adapter import pick
 from dept.core.clipping import clip_together
 from dept.core.losses import class_diversity, cross_entropy, entropy
 from dept.core.select import select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, Progress
+from dept.methods.base import Group, Method, Passes, Progress
+from dept.methods.config import BaseConfig, OfflineConfig
 
 EPS = 1e-5  # inside the logarithms, as released
 LOWEST_LOG = -100.0
@@ -52,24 +53,18 @@ class SHOT(Method):
     """Information maximisation and centroid pseudo-labels under a frozen classifier."""
 
     name = "shot"
+    title = "SHOT"
     summary = "information maximisation and centroid pseudo-labels, head frozen (Liang et al., ICML 2020)"
+    settings: ClassVar[tuple[str, ...]] = ("offline", "online")
+    passes_per_epoch = 1
+    assumes_balance = True
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OfflineConfig):
         """Defaults: the released method with the learning rate, batch and schedule used for ViTs."""
 
         lr: float = 2e-4
         """η of the encoder"""
-        nesterov: bool = True
-        """Nesterov form of the momentum"""
-        weight_decay: float = 1e-4
-        """SGD weight decay"""
-        schedule: Literal["cosine", "constant"] = "cosine"
-        """learning rate over the run"""
-        batch: int = 128
-        """B, images per step"""
-        epochs: int = 15
-        """passes over the target images; divided by --ratio, as the authors do"""
         view: Literal["test", "weak"] = "weak"
         """the view that is adapted on"""
         tune: Literal["encoder", "norm", "prompts"] = "encoder"
@@ -79,17 +74,18 @@ class SHOT(Method):
         w_pl: float = 0.3
         """β, weight of the cross-entropy to the pseudo-labels"""
         label_refresh: int = 1
-        """recompute the pseudo-labels every so many epochs (divided by --ratio)"""
+        """recompute the pseudo-labels every N epochs (divided by the ratio of images used)"""
         quiet_start: bool = False
         """no cross-entropy until the pseudo-labels are recomputed for the first time (released code on VisDA-C)"""
         power_decay: bool = False
-        """η (1 + 10 t/T)^-0.75, the released schedule, instead of --schedule"""
+        """η (1 + 10 t/T)^-0.75, the released schedule, instead of `schedule`"""
         clip: float = 0.0
         """largest norm of the whole gradient; 0 for none"""
         log: Literal["shifted", "clamped"] = "shifted"
         """logarithms of p + 1e-5 (released), or of p, at least -100 (the form in CFA's benchmark)"""
 
     config: Config
+    state_names: ClassVar[tuple[str, ...]] = ("labels",)
     batch_statistics = True
     reuses_forward = True
     presets = {
@@ -168,19 +164,6 @@ class SHOT(Method):
         self.labels = None
         return super().observe(test, batch)
 
-    # -- state ---------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Adds the pseudo-labels."""
-        state = super().state_dict()
-        return state if self.labels is None else state | {"labels": self.labels}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state_dict`."""
-        super().load_state_dict(state)
-        stored = state.get("labels")
-        self.labels = None if stored is None else stored.to(self.model.head.weight.device, copy=True)
-
 
 def information_maximisation(logits: Tensor, log: Literal["shifted", "clamped"] = "shifted") -> dict[str, Tensor]:
     """Mean entropy of predictions and negative entropy of the mean prediction: (B, C) -> two ()   [SHOT Eq. L_IM]"""
@@ -219,7 +202,7 @@ def power_decay(step: int, total: int) -> float:
 
 
 @torch.no_grad()
-def read_all(model: PromptedViT, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
+def read_all(model: AdaptedModel, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
     """Features (n, D), logits (n, C) and indices (n,) of one pass, in its order."""
     outputs = [(model.read(batch.views[0]), batch.index) for batch in passes()]
     features = torch.cat([output.features for output, _ in outputs])

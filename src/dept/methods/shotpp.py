@@ -31,7 +31,9 @@ class SHOTPlus(SHOT):
     """SHOT, then MixMatch from its confident to its unsure predictions."""
 
     name = "shotpp"
-    summary = "SHOT, then MixMatch from confident to unsure images: SHOT++ (Liang et al., TPAMI 2021)"
+    title = "SHOT++"
+    summary = "SHOT, then MixMatch from confident to unsure images (Liang et al., TPAMI 2021)"
+    settings = ("offline",)
     views = "ww"
 
     @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class SHOTPlus(SHOT):
         """Defaults: 15 epochs of SHOT and 10 of MixMatch, whose constants are the released ones."""
 
         epochs: int = 25
-        """passes over the target images, both steps together; divided by --ratio"""
+        """passes over the target images, both steps together; divided by the ratio of images used"""
         shot_share: float = 0.6
         """share of the run that is SHOT; the second step begins at the nearest end of an epoch"""
         head_lr_scale: float = 10.0
@@ -54,6 +56,7 @@ class SHOTPlus(SHOT):
         """λ_u, final weight of the unlabelled term; grows linearly from 0 over the second step"""
 
     config: Config
+    state_names = ("labels", "easy")
     presets = {
         "offline": {},
         # The second step alone, for a model that SHOT has adapted already.
@@ -80,7 +83,7 @@ class SHOTPlus(SHOT):
     def begin(self, passes: Passes) -> None:
         """Plan the switch; pseudo-labels of the step that comes first."""
         config = self.config
-        per_epoch = -(-len(passes) // config.batch)
+        per_epoch = -(-passes.image_count // config.batch)
         total = config.max_iters or config.epochs * per_epoch
         epochs = max(1, round(config.shot_share * total / per_epoch)) if config.shot_share else 0
         self.second_start = epochs * per_epoch
@@ -140,7 +143,9 @@ class SHOTPlus(SHOT):
             terms["labelled"] = -(targets[:known] * logits[:known].log_softmax(dim=-1)).sum(dim=-1).mean()
         if known < len(logits):
             gap = (logits[known:].softmax(dim=-1) - targets[known:]).square().mean()
-            terms["unlabelled"] = self.config.w_unlabelled * self._ramp() * gap
+            done, length = self.progress.step + 1 - self.second_start, self.progress.total - self.second_start
+            ramp = min(max(done / max(length, 1), 0.0), 1.0)
+            terms["unlabelled"] = self.config.w_unlabelled * ramp * gap
         return terms
 
     @torch.no_grad()
@@ -159,10 +164,6 @@ class SHOTPlus(SHOT):
         other = torch.randperm(len(images), generator=self.generator).to(images.device)
         return torch.lerp(images[other], images, weight), torch.lerp(targets[other], targets, weight)
 
-    def _ramp(self) -> float:
-        done, length = self.progress.step + 1 - self.second_start, self.progress.total - self.second_start
-        return min(max(done / max(length, 1), 0.0), 1.0)
-
     # -- state ---------------------------------------------------------------------------------------------
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
@@ -171,16 +172,13 @@ class SHOTPlus(SHOT):
         return super().observe(test, batch)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Adds the split and when it is due."""
-        state = super().state_dict() | {"second_start": torch.tensor(self.second_start)}
-        return state if self.easy is None else state | {"easy": self.easy}
+        """Adds when the split is due."""
+        return super().state_dict() | {"second_start": torch.tensor(self.second_start)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         super().load_state_dict(state)
         self.second_start = int(state["second_start"])
-        stored = state.get("easy")
-        self.easy = None if stored is None else stored.to(self.model.head.weight.device, copy=True)
 
 
 def easy_split(logits: Tensor, share: float = 0.0) -> Tensor:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from dept.data.loader import Batch
 from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class Source(Method):
     """The source model as it is."""
 
     name = "source"
+    title = "Source"
     summary = "no adaptation: the source model as it is"
+    settings = ("offline", "online")
+    forwards_per_step = 0.0
+    Config = OnlineConfig
 
     def tuned(self) -> list[Group]:
         """Nothing."""

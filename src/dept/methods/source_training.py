@@ -2,7 +2,9 @@
 
 The prompted model is trained as the released code does (label-smoothed cross-entropy on a strong view plus the
 three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy. One addition is ours:
-gradients are clipped, tensor by tensor (`--clip 0` for the released behaviour).
+gradients are clipped, tensor by tensor (`clip=0` for the released behaviour).
+Cost: one forward and backward per batch, and a teacher's forward for a prompted model. Fails when: images per class are
+few, since every parameter moves (`freeze_backbone` trains prompts and head alone).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class SourceTraining(Regularised):
     """Labels in place of pseudo-labels, every parameter moving."""
 
     name = "source-training"
+    title = "Source training"
     summary = "supervised training of the source model"
+    settings = ("train",)
 
     @dataclass(frozen=True)
     class Config(Regularised.Config):

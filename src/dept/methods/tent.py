@@ -9,24 +9,28 @@ entropy is lowest when everything is one class, so watch the histogram of predic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from dept.core.losses import entropy
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 
 class Tent(Method):
     """Entropy minimisation on normalisation layers."""
 
     name = "tent"
+    title = "Tent"
     summary = "entropy minimisation on the affine parameters of the norm layers (Wang et al., ICLR 2021)"
+    settings: ClassVar[tuple[str, ...]] = ("offline", "online")
+    forwards_per_step = 2.0
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """Defaults: one online pass over test views with the published ViT settings.
 
         The rate is for a batch of 64; for another size, scale it in proportion (η = 1e-3 B / 64).

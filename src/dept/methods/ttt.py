@@ -19,9 +19,10 @@ from torch import Tensor
 from dept.core.adapter import Adapter
 from dept.core.losses import cross_entropy
 from dept.core.select import select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method
+from dept.methods.base import Group, Method
+from dept.methods.config import OnlineConfig
 
 ROTATIONS = 4
 
@@ -30,11 +31,13 @@ class TTT(Method):
     """Rotation prediction on the images to be classified."""
 
     name = "ttt"
+    title = "TTT"
     summary = "rotation prediction at test time with a source-trained rotation head (Sun et al., ICML 2020)"
+    settings = ("online",)
     views = "w"
 
     @dataclass(frozen=True)
-    class Config(BaseConfig):
+    class Config(OnlineConfig):
         """Defaults: the published online form; a batch is predicted after the step it causes."""
 
         momentum: float = 0.0
@@ -53,7 +56,7 @@ class TTT(Method):
         if head is None or head.out_features != ROTATIONS:
             raise ValueError(
                 "TTT needs a model whose source training included the rotation task; this one has no rotation head. "
-                "Train it with `dept train … --aux rotation`."
+                "Train it by `dept train` with aux=rotation."
             )
         self.rotation_head = head
 
@@ -68,7 +71,7 @@ class TTT(Method):
 
 
 def rotation_loss(
-    model: PromptedViT, images: Tensor, generator: torch.Generator, adapter: Adapter | None = None
+    model: AdaptedModel, images: Tensor, generator: torch.Generator, adapter: Adapter | None = None
 ) -> Tensor:
     """Turn every image by a random multiple of 90 degrees; cross-entropy of the auxiliary head's guess."""
     assert model.auxiliary is not None

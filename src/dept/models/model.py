@@ -1,4 +1,4 @@
-"""Models: a PromptedViT with the card that says what it is, built from timm or read back from a file."""
+"""Models: a AdaptedModel with the card that says what it is, built from timm or read back from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timm.data import ImageNetInfo, resolve_model_data_config
 from torch import Tensor, nn
 
 from dept.core.domains import Domains
-from dept.core.vit import PromptedViT, fresh_prompts
+from dept.core.vit import AdaptedModel, fresh_prompts
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
 
@@ -34,8 +34,8 @@ class Card:
     """how the weights came about: method, config, protocol, metrics"""
 
 
-class Model(PromptedViT):
-    """A PromptedViT that knows its architecture, classes and preprocessing. An ordinary nn.Module."""
+class Model(AdaptedModel):
+    """A AdaptedModel that knows its architecture, classes and preprocessing. An ordinary nn.Module."""
 
     def __init__(self, backbone: nn.Module, head: nn.Linear, card: Card, *, stages: int = 0, prompts: int = 0) -> None:
         super().__init__(backbone, head, stages=stages, prompts=prompts)
@@ -159,7 +159,7 @@ def build_empty(
     return model
 
 
-def fingerprint(model: PromptedViT) -> str:
+def fingerprint(model: AdaptedModel) -> str:
     """sha256 over names, shapes and bytes of the backbone's tensors."""
     return tensors_hash(model.backbone.state_dict())
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from dept.core.adapter import Adapter
 from dept.core.losses import bounded_features, cross_entropy
 from dept.core.select import select
-from dept.core.vit import PromptedViT
+from dept.core.vit import AdaptedModel
 from dept.data.images import ImageSet, list_hash
 from dept.data.loader import Batch, Runtime, TestPasses, Views
 from dept.errors import DataError, UsageError
@@ -63,7 +63,7 @@ def compute_stats(
 
 
 @torch.no_grad()
-def feature_statistics(model: PromptedViT, passes: Iterable[Batch], labels: Tensor) -> dict[str, Tensor]:
+def feature_statistics(model: AdaptedModel, passes: Iterable[Batch], labels: Tensor) -> dict[str, Tensor]:
     """Moments of the features and class means, in one pass. labels (n,) are indexed by `Batch.index`."""
     classes, width = model.head.weight.shape
     # |ĥ| < 1, so raw power sums in float64 give central moments to full float32 precision without a second pass.
@@ -89,7 +89,7 @@ def feature_statistics(model: PromptedViT, passes: Iterable[Batch], labels: Tens
     return {name: tensor.float() for name, tensor in result.items()}
 
 
-def fisher_diagonal(model: PromptedViT, passes: Iterable[Batch]) -> dict[str, Tensor]:
+def fisher_diagonal(model: AdaptedModel, passes: Iterable[Batch]) -> dict[str, Tensor]:
     """Squared gradient of the cross-entropy to the model's own prediction, averaged over batches   [EATA F]
 
     Over the affine parameters of the norm layers, by name.
@@ -120,7 +120,7 @@ def is_stats(path: Path) -> bool:
         return False
 
 
-def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
+def load_stats(path: str | Path, model: AdaptedModel) -> dict[str, Tensor]:
     """Statistics for this model, on its device; those of another backbone or head are refused."""
     tensors, meta = read_tensors(path, "stats")
     with intact(path):
@@ -128,7 +128,7 @@ def load_stats(path: str | Path, model: PromptedViT) -> dict[str, Tensor]:
     return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
 
 
-def _check_fit(path: str | Path, tensors: Mapping[str, Tensor], meta: dict[str, Any], model: PromptedViT) -> None:
+def _check_fit(path: str | Path, tensors: Mapping[str, Tensor], meta: dict[str, Any], model: AdaptedModel) -> None:
     """A DataError unless the statistics are of this backbone, these prompts and this head."""
     ours = fingerprint(model)
     if meta["backbone_sha256"] != ours:
@@ -150,6 +150,6 @@ def _check_fit(path: str | Path, tensors: Mapping[str, Tensor], meta: dict[str, 
         )
 
 
-def _head_hash(model: PromptedViT) -> str:
+def _head_hash(model: AdaptedModel) -> str:
     """Two models over one frozen backbone differ here; Fisher weights depend on it."""
     return tensors_hash(model.head.state_dict())

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from dept import methods
-from dept.methods import uda
 from dept.methods.base import BaseConfig
 from dept.methods.multi_source import MultiSourceTraining
 from dept.runs.adapt import AdaptOptions
@@ -80,8 +79,6 @@ def _default_config(run: RunFiles, ratio: float, notes: list[str]) -> dict[str, 
     try:
         if run.kind == "train":
             return asdict(MultiSourceTraining.Config())
-        if run.kind == "uda":
-            return asdict(uda.get(run.method).Config())
         kind = methods.get(run.method)
     except ValueError:
         notes.append(f"This version has no method {run.method!r}. Its settings are in the protocol below.")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dept.core.attention import StageAttention, most_focused, patch_grid, prompt_attention
 from dept.report import pictures
-from dept.report.attention import StageAttention, most_focused, prompt_attention
 from dept.report.blocks import Gallery, Picture, Section, Table, TableCell
 from dept.report.measure import Measured
 from dept.report.summaries import changes
@@ -57,8 +55,7 @@ def _examples(measured: Measured) -> list[int]:
 def _heat_maps(measured: Measured, index: int, row: int, stages: dict[int, StageAttention]) -> list[Picture]:
     """The image, then the mean over the prompts of each stage, then its most focused prompt."""
     view = pictures.thumbnail(measured.view(index))
-    vit: Any = measured.model.backbone
-    grid = tuple(int(side) for side in vit.patch_embed.grid_size)
+    grid = patch_grid(measured.model)
     means, focused = [], []
     for stage, attention in stages.items():
         maps, prompt = attention.prompt_maps, most_focused(attention.prompt_maps)

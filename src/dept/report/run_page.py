@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dept import methods
 from dept._version import __version__
 from dept.io import file_sha256
 from dept.metrics import expected_calibration_error
@@ -56,8 +57,7 @@ def run_page(folder: Path, options: ReportOptions) -> Page:
 
 
 def _title(run: RunFiles, options: ReportOptions) -> str:
-    names = {"dept": "DePT", "tent": "Tent", "shot": "SHOT", "source": "Source"}
-    name = names.get(run.method, run.method)
+    name = methods.card(run.method).title if run.method in methods.available() else run.method
     target = options.score or options.images or run.inputs.get("score") or run.inputs.get("images")
     if run.kind == "train":
         return f"Source training: {run.protocol.get('arch', run.folder.name)}"

@@ -105,7 +105,7 @@ def adapt(
         augmentation: strength of the random views; the model's own by default.
     """
     options, settings = with_settings(options or AdaptOptions(), settings)
-    kind = methods.get(method)
+    kind = methods.get(method, "offline")
     chosen = make_config(kind, config, preset, settings)
     config = kind.scaled(chosen, options.ratio)
     runtime = Runtime(resolve_device(options.device), options.workers)

@@ -120,7 +120,7 @@ def protocol(
         "config": asdict(config),
         "amp": model.amp,
         "seed": seed,
-        **({"stats_sha256": tensors_hash(method.stats)} if method.stats else {}),
+        **({"stats_sha256": tensors_hash(method.source_stats)} if method.source_stats else {}),
         **entries,
     }
     return cast(Protocol, record)

@@ -22,7 +22,7 @@ from dept import methods
 from dept.data.images import decode, upright
 from dept.data.loader import Batch, Key, Runtime, Views, batches, normalised, resolve_device, stacked, views_of
 from dept.data.streams import Scenario
-from dept.methods.base import BaseConfig, Method, Progress, part, prefixed
+from dept.methods.base import BaseConfig, Method, OnlineConfig, Progress, part, prefixed
 from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats
@@ -112,8 +112,9 @@ class Stream:
         self._tick()
         views = tuple(torch.stack(view) for view in zip(*self._waiting, strict=True))
         batch = Batch(views, torch.tensor(self._places))
-        terms: dict[str, float] = {}
-        for _ in range(self.method.config.steps_per_batch):
+        config, terms = self.method.config, {}
+        assert isinstance(config, OnlineConfig)
+        for _ in range(config.steps_per_batch):
             terms = self.method.step(batch)
         self._waiting, self._places = [], []
         return self._event(terms)
@@ -143,9 +144,10 @@ class Stream:
         self._waiting = list(zip(*waiting, strict=True)) if waiting else []
 
 
-def constant(config: BaseConfig) -> BaseConfig:
+def constant(config: BaseConfig) -> OnlineConfig:
     """The settings with constant learning rates: a stream has no end that they could decay to."""
     decays: dict[str, Any] = {"schedule": "constant", "power_decay": False}
+    assert isinstance(config, OnlineConfig)
     return replace(config, **{name: value for name, value in decays.items() if name in config.__dataclass_fields__})
 
 
@@ -167,7 +169,7 @@ def open_stream(
     Learning rates are constant.
     """
     RunOptions(seed)  # checks it
-    kind = methods.get(method)
+    kind = methods.get(method, "online")
     if config is None and preset is None and "online" in kind.presets:
         preset = "online"
     made = constant(make_config(kind, config, preset, settings))

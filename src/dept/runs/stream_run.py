@@ -19,7 +19,7 @@ from dept.data.images import ImageSet, find_images, reason
 from dept.data.streams import arranged
 from dept.errors import DataError, DeptError, UsageError
 from dept.io import FORMAT, read_tensors, write_atomic, write_tensors
-from dept.methods.base import BaseConfig
+from dept.methods.base import BaseConfig, OnlineConfig
 from dept.models.files import adapter_meta, read_model, rest_hash, save_adapter
 from dept.models.model import Model
 from dept.runs.environment import environment
@@ -307,6 +307,7 @@ class _Session:
 
     def _protocol(self) -> dict[str, Any]:
         method, options = self.stream.method, self.options
+        config = cast(OnlineConfig, method.config)
         record = protocol(
             self.model,
             None,
@@ -316,7 +317,7 @@ class _Session:
             seed=options.seed,
             backbone_sha256=self.sha,
             setting="stream",
-            readout=f"student, direct, predicted {method.config.predict} the update",
+            readout=f"student, direct, predicted {config.predict} the update",
         )
         return cast(dict[str, Any], record)
 

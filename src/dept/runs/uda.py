@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+from dept import methods
 from dept.data.images import ImageSet, decodable, find_images, labelled_as, list_hash
 from dept.data.loader import Runtime, Views, resolve_device
 from dept.data.views import Augment
 from dept.errors import DataError
-from dept.methods import uda
 from dept.methods.uda.base import UDAConfig, UDAMethod
 from dept.models.files import read_model, save_model
 from dept.models.model import Model, fingerprint, with_history
@@ -78,7 +78,8 @@ def adapt_with_source(
         config, preset, settings: as in `adapt`.
     """
     options, settings = with_settings(options or UDAOptions(), settings)
-    kind = uda.get(method)
+    kind = methods.get(method, "uda")
+    assert issubclass(kind, UDAMethod)
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, UDAConfig)
     loaded, initial = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)

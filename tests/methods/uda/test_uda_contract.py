@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from uda_support import make, paired_batch
 
-from dept.methods import uda
+from dept import methods
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedPasses, UDAMethod
 from support import FixedPasses, moved, random_batch, same_bits, state_of, tiny_model, tiny_resnet
 
-pytestmark = pytest.mark.parametrize("name", uda.available())
+pytestmark = pytest.mark.parametrize("name", methods.available("uda"))
 
 
 def steps(method: UDAMethod, numbers: range, *, begin: bool = True, size: int = 4) -> list[dict[str, float]]:
@@ -114,7 +114,7 @@ def test_an_unpaired_batch_is_refused(name: str) -> None:
 
 
 def test_card(name: str) -> None:
-    kind = uda.get(name)
+    kind = methods.get(name)
     assert kind.name == name and 10 < len(kind.summary) <= 120
     card = inspect.getdoc(sys.modules[kind.__module__]) or ""
     assert "Cost:" in card and "Fails when:" in card, "the module docstring is the method's card"

@@ -162,12 +162,12 @@ def test_discrepancy_without_a_shared_class_is_zero_with_a_graph() -> None:
 
 
 def test_kmeans_names_clusters_after_the_initial_centres() -> None:
-    centres = torch.eye(3)
+    centers = torch.eye(3)
     angles = 0.05 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     truth = torch.arange(30) % 3
     scale = torch.linspace(0.1, 10, 30)[:, None]  # lengths do not matter
-    labels, distance, found = spherical_kmeans(scale * (centres[truth] + angles), centres)
-    assert torch.equal(labels, truth) and mean_distance(found, centres) < 0.01
+    labels, distance, found = spherical_kmeans(scale * (centers[truth] + angles), centers)
+    assert torch.equal(labels, truth) and mean_distance(found, centers) < 0.01
     assert float(distance.max()) < 0.05 and float(distance.min()) >= 0
 
 
@@ -175,9 +175,9 @@ def test_kmeans_relabels_one_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the clusters drift so far that the first two swap places; the matching gives them the right names."""
     rows = [[3, 0, 0], [0, 0, -2], [-1, -3, -3], [0, -1, -2], [2, 1, 1]]
     features = torch.tensor(rows, dtype=torch.float32)
-    labels, _, centres = spherical_kmeans(features, torch.eye(3))
+    labels, _, centers = spherical_kmeans(features, torch.eye(3))
     assert labels.tolist() == [0, 1, 1, 1, 0]
-    assert torch.equal((F.normalize(features, dim=1) @ centres.T).argmax(dim=1), labels)  # centres have the same names
+    assert torch.equal((F.normalize(features, dim=1) @ centers.T).argmax(dim=1), labels)  # centers have the same names
     monkeypatch.setattr("dept.methods.uda.can.optimize.linear_sum_assignment", lambda cost: ([0, 1, 2], [0, 1, 2]))
     assert spherical_kmeans(features, torch.eye(3))[0].tolist() == [1, 0, 0, 0, 1]  # without it
 

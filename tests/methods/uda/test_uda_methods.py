@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from uda_support import make, paired_batch
 
-from dept.methods import uda
+from dept import methods
+from dept.core.adapter import pick
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedPasses
 from dept.methods.uda.can import CAN, IGNORED
@@ -17,7 +18,7 @@ from support import FixedPasses, moved, state_of, tiny_model, tiny_resnet
 
 def test_unknown_method() -> None:
     with pytest.raises(ValueError, match="choose from can, cdan, dann, erm, mcc, swd"):
-        uda.get("nonsense")
+        methods.get("nonsense", "uda")
 
 
 def test_erm_does_not_look_at_the_target() -> None:
@@ -88,7 +89,8 @@ def test_the_size_of_features_reaches_neither_classifier_nor_discriminator() -> 
 def test_swd_phases_move_their_own_parameters() -> None:
     method = make("swd")
     assert isinstance(method, SWD)
-    encoder, classifiers = method._parts()
+    head, encoder = (list(pick(method.model, group.names).values()) for group in method.groups)
+    classifiers = [*head, *method.extra.parameters()]
     before = state_of(method.model)
     method._update(method._discrepancy(method.halves(paired_batch()).target), encoder)
     changed = moved(before, method.model)
@@ -156,7 +158,7 @@ def test_can_is_settled_when_nothing_moves_and_the_domains_meet() -> None:
     assert not method.settled  # there is nothing to compare with yet
     method.refresh(same, 0)
     assert method.settled
-    method = clustered()  # here the source is another one: labels and centres rest, but the domains are apart
+    method = clustered()  # here the source is another one: labels and centers rest, but the domains are apart
     method.refresh(PairedPasses(FixedPasses(seed=1), FixedPasses(), torch.arange(10) % 3), 0)
     assert not method.settled
 

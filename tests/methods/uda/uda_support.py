@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from dept.core.vit import PromptedViT
-from dept.methods import uda
+from dept import methods
+from dept.core.vit import AdaptedModel
 from dept.methods.uda.base import PairedBatch, UDAMethod
 from support import random_batch, tiny_model
 
@@ -18,8 +18,8 @@ SMALL = {
 }  # fmt: skip
 
 
-def make(name: str, model: PromptedViT | None = None, *, seed: int = 0, **changes: Any) -> UDAMethod:
-    kind = uda.get(name)
+def make(name: str, model: AdaptedModel | None = None, *, seed: int = 0, **changes: Any) -> UDAMethod:
+    kind = methods.get(name)
     known = {field.name for field in dataclasses.fields(kind.Config)}
     small = {key: value for key, value in SMALL.items() if key in known}
     return kind((model or tiny_model()).train(), replace(kind.Config(), **small, **changes), seed=seed)

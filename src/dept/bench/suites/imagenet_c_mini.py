@@ -34,6 +34,7 @@ ADAPTED = (
     Row("EATA (stand-in Fisher)", "eata", "plain", "online", config=BATCH, extra={"stats": True}),
     Row("SAR", "sar", "plain", "online", config=BATCH),
     Row("NEO", "neo", "plain", "online", config=BATCH | {"prior_count": 0.0}),
+    Row("T3A", "t3a", "plain", "online", config=BATCH),
     # Every class comes once, so a vote of neighbours could only be wrong: the bank stays too young for it.
     Row("AdaContrast", "adacontrast", "plain", "online", preset="online", config=BATCH | SHORT),
     Row("TTT (stand-in rotation head)", "ttt", "rotation", "online", preset="online", config=BATCH),

@@ -85,6 +85,7 @@ STREAMED = (
     Row("SAR", "sar", "plain", "online", preset="online", config=NORM),
     Row("NEO", "neo", "plain", "online", preset="online", config=ONLINE | {"prior_count": 0.0}),
     Row("NEO (prompted, M=4)", "neo", "G", "online", preset="online", config=ONLINE | {"prior_count": 0.0}),
+    Row("T3A", "t3a", "plain", "online", preset="online", config=ONLINE),
     # TTT makes ten steps per image; here it makes them per batch.
     Row("TTT (rotation head)", "ttt", "rotation", "online", preset="online", config=ONLINE | {"steps_per_batch": 10}),
     Row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .filters import Floats, Pixels, convolve, gaussian, line_blur, ndimage, to_pixels, to_unit, zoom_centre
+from .filters import Floats, Pixels, convolve, gaussian, line_blur, ndimage, to_pixels, to_unit, zoom_center
 
 DEFOCUS_BLUR = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))
 """Radius of the disk and sigma that softens its edge."""
@@ -99,7 +99,7 @@ def zoom_blur(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
     unit = to_unit(image)
     total = unit.copy()  # counted here and once more with the factor 1, as published
     for factor in factors:
-        total += zoom_centre(unit, float(factor))
+        total += zoom_center(unit, float(factor))
     return to_pixels(total / np.float32(len(factors) + 1))
 
 

@@ -97,7 +97,7 @@ def _shifted_sum(image: Floats, taps: Sequence[tuple[int, int, float]]) -> Float
     return total
 
 
-def zoom_centre(image: Floats, factor: float) -> Floats:
+def zoom_center(image: Floats, factor: float) -> Floats:
     """Enlarge the centre of (H, W) or (H, W, C) by factor >= 1, linearly, and cut to the same shape."""
     rows = _interpolate_first_axis(image, *_zoom_grid(image.shape[0], factor))
     swapped = np.ascontiguousarray(rows.swapaxes(0, 1))  # whole rows are gathered faster than columns

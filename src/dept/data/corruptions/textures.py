@@ -27,18 +27,18 @@ def plasma(height: int, width: int, decay: float, rng: np.random.Generator) -> F
 
 
 def _refine(field: NDArray[np.float64], step: int, noise: float, rng: np.random.Generator) -> None:
-    """One level of diamond-square, in place: first centres of the squares, then middles of their sides."""
+    """One level of diamond-square, in place: first centers of the squares, then middles of their sides."""
     half = step // 2
     corners = field[::step, ::step]
-    centres = field[half::step, half::step]
+    centers = field[half::step, half::step]
 
     def wobble(total: NDArray[np.float64]) -> NDArray[np.float64]:
         return total / 4 + rng.uniform(-noise, noise, total.shape)
 
     pairs = corners + np.roll(corners, -1, axis=0)
-    centres[:] = wobble(pairs + np.roll(pairs, -1, axis=1))
-    field[::step, half::step] = wobble(centres + np.roll(centres, 1, axis=0) + corners + np.roll(corners, -1, axis=1))
-    field[half::step, ::step] = wobble(centres + np.roll(centres, 1, axis=1) + corners + np.roll(corners, -1, axis=0))
+    centers[:] = wobble(pairs + np.roll(pairs, -1, axis=1))
+    field[::step, half::step] = wobble(centers + np.roll(centers, 1, axis=0) + corners + np.roll(corners, -1, axis=1))
+    field[half::step, ::step] = wobble(centers + np.roll(centers, 1, axis=1) + corners + np.roll(corners, -1, axis=0))
 
 
 class Ice(NamedTuple):

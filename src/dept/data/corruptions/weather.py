@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .filters import Floats, Pixels, line_blur, to_pixels, to_unit, zoom_centre
+from .filters import Floats, Pixels, line_blur, to_pixels, to_unit, zoom_center
 from .textures import ice, plasma
 
 
@@ -58,7 +58,7 @@ def snow(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
 def _snow_flakes(height: int, width: int, constants: Snow, rng: np.random.Generator) -> Floats:
     """Blurred flakes (H, W) in [0, 1], rounded to bytes before and after the blur as published."""
     noise = rng.normal(constants.mean, constants.std, size=(height, width)).astype(np.float32)
-    layer = zoom_centre(noise, constants.zoom)
+    layer = zoom_center(noise, constants.zoom)
     layer = np.where(layer < constants.threshold, np.float32(0), layer)
     angle = rng.uniform(-135, -45)
     flakes = to_pixels(layer).astype(np.float32)

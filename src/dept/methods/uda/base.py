@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from dept.core import losses
-from dept.core.adapter import Adapter, pick
+from dept.core.adapter import Adapter
 from dept.core.select import select
 from dept.data.loader import Batch
-from dept.methods.base import BaseConfig, Group, Method, Passes, Progress, part, prefixed
+from dept.methods.base import Group, Method, Passes, Progress, part, prefixed
+from dept.methods.config import BaseConfig
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,10 @@ class PairedPasses:
     def __call__(self) -> Iterable[Batch]:
         return self.target()
 
-    def __len__(self) -> int:
-        return len(self.target)
+    @property
+    def image_count(self) -> int:
+        """Target images."""
+        return self.target.image_count
 
 
 class Halves(NamedTuple):
@@ -60,7 +63,7 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True)
 class UDAConfig(BaseConfig):
-    """TLL's frame. Fields about the online setting have no effect here."""
+    """TLL's frame."""
 
     lr: float = 0.01
     """η of head, prompts and the method's own modules"""
@@ -77,9 +80,14 @@ class UDAConfig(BaseConfig):
     batch: int = 32
     """B, images per step of each domain"""
     epochs: int = 30
-    """epochs of --iters-per-epoch steps"""
+    """epochs of `iters_per_epoch` steps"""
     iters_per_epoch: int = 1000
     """steps that count as an epoch"""
+
+    @property
+    def images_per_step(self) -> int:
+        """Images of both domains in a step."""
+        return 2 * self.batch
 
 
 class UDAMethod(Method):
@@ -145,22 +153,10 @@ class UDAMethod(Method):
     # -- learning rates, counts and state: the base class, and the method's own modules ---------------------
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        groups = [{"params": list(pick(self.model, g.names).values()), "lr": g.lr} for g in self.groups if g.names]
-        own = list(self.extra.parameters())
-        groups += [{"params": own, "lr": config.lr}] if own else []
-        for group in groups:
-            group["base_lr"] = group["lr"]
-        return torch.optim.SGD(
-            groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
-        )
-
-    def at(self, progress: Progress) -> None:
-        """Told by the loop before every step; sets the learning rates."""
-        self.progress = progress
-        assert self.optimizer is not None
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * self.lr_scale(progress)
+        optimizer, lr = super()._build_optimizer(), self.config.lr
+        if len(self.extra):
+            optimizer.add_param_group({"params": list(self.extra.parameters()), "lr": lr, "base_lr": lr})
+        return optimizer
 
     def lr_scale(self, progress: Progress) -> float:
         """(1 + decay · t)^-power, times the schedule if it is not constant."""

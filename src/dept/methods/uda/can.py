@@ -1,6 +1,6 @@
 """CAN: contrastive adaptation network. Kang et al., CVPR 2019.
 
-Alternates between clustering the target (spherical k-means from the source class centres) and steps that draw the two
+Alternates between clustering the target (spherical k-means from the source class centers) and steps that draw the two
 domains together within classes and apart between classes, on class-aware batches. Cost: per step a forward and backward
 of 30 + 60 source and 60 target images; per epoch a pass over both domains. Fails when: clusters do not follow classes.
 
@@ -28,14 +28,17 @@ from dept.methods.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMetho
 
 # scipy ships no types, and what a type checker finds without them varies: Any is the same everywhere.
 optimize: Any = importlib.import_module("scipy.optimize")
-IGNORED = -1  # pseudo-label of target images too far from every centre
+IGNORED = -1  # pseudo-label of target images too far from every center
 
 
 class CAN(UDAMethod):
     """Contrastive domain discrepancy on clustered target images."""
 
     name = "can"
+    title = "CAN"
     summary = "k-means labels on the target and contrastive domain discrepancy (Kang et al., CVPR 2019)"
+    settings = ("uda",)
+    passes_per_epoch = 2
 
     @dataclass(frozen=True)
     class Config(UDAConfig):
@@ -52,7 +55,7 @@ class CAN(UDAMethod):
         batch: int = 30
         """B, source images per step for the cross-entropy"""
         epochs: int = 50
-        """times the target is clustered, each followed by --iters-per-epoch steps"""
+        """times the target is clustered, each followed by `iters_per_epoch` steps"""
         iters_per_epoch: int = 500
         """steps between two clusterings"""
         trade_off: float = 0.3
@@ -62,19 +65,24 @@ class CAN(UDAMethod):
         images_per_class: int = 10
         """images of each of them, from each domain"""
         max_distance: float = 1.0
-        """target images with ½ (1 - cos) to their centre at or above this are left out; 1 keeps all"""
+        """target images with ½ (1 - cos) to their center at or above this are left out; 1 keeps all"""
         min_images: int = 3
         """classes with fewer target images are left out"""
         stop_below: float = 0.001
-        """end early once neither centres nor labels move by more between two clusterings, and the domains meet"""
+        """end early once neither centers nor labels move by more between two clusterings, and the domains meet"""
+
+        @property
+        def images_per_step(self) -> int:
+            """The random source images, and the class-aware ones of both domains."""
+            return self.batch + 2 * self.classes_per_step * self.images_per_class
 
     config: Config
 
     def setup(self) -> None:
-        """Labels (n,) of both domains and target centres (C, D), known once the target has been clustered."""
+        """Labels (n,) of both domains and target centers (C, D), known once the target has been clustered."""
         self.source_labels = torch.empty(0, dtype=torch.long)
         self.target_labels = torch.empty(0, dtype=torch.long)
-        self.centres = torch.empty(0)
+        self.centers = torch.empty(0)
         self.settled = False
 
     def begin(self, passes: Passes) -> None:
@@ -130,15 +138,15 @@ class CAN(UDAMethod):
         self.source_labels = passes.labels.cpu()
         one_hot = F.one_hot(self.source_labels, self.model.head.out_features).to(source)
         ours = F.normalize(one_hot.T @ F.normalize(source, dim=1), dim=1)
-        labels, distance, centres = spherical_kmeans(target, ours)
+        labels, distance, centers = spherical_kmeans(target, ours)
         # cos is rounded: 1 must keep everything, an opposite vector too.
         far = (distance >= self.config.max_distance) & (self.config.max_distance < 1.0)
         labels = labels.masked_fill(far, IGNORED)
-        if len(self.centres):
+        if len(self.centers):
             changed = float((labels != self.target_labels).double().mean())
-            moves = (mean_distance(centres, self.centres), mean_distance(centres, ours), changed)
+            moves = (mean_distance(centers, self.centers), mean_distance(centers, ours), changed)
             self.settled = max(moves) < self.config.stop_below
-        self.target_labels, self.centres = labels, centres
+        self.target_labels, self.centers = labels, centers
 
     @torch.no_grad()
     def _features(self, batches: Iterable[Batch]) -> Tensor:
@@ -150,7 +158,7 @@ class CAN(UDAMethod):
         return super().state_dict() | {
             "labels.source": self.source_labels,
             "labels.target": self.target_labels,
-            "centres": self.centres,
+            "centers": self.centers,
             "settled": torch.tensor(self.settled),
         }
 
@@ -159,33 +167,33 @@ class CAN(UDAMethod):
         super().load_state_dict(state)
         self.source_labels = state["labels.source"].cpu().clone()
         self.target_labels = state["labels.target"].cpu().clone()
-        self.centres = state["centres"].cpu().clone()
+        self.centers = state["centers"].cpu().clone()
         self.settled = bool(state["settled"])
 
 
 def spherical_kmeans(
     features: Tensor, initial: Tensor, *, tolerance: float = 0.005, max_rounds: int = 100
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """k-means by direction: (n, D), unit centres (C, D) -> classes (n,), distances ½ (1 - cos) (n,), centres (C, D).
+    """k-means by direction: (n, D), unit centers (C, D) -> classes (n,), distances ½ (1 - cos) (n,), centers (C, D).
 
-    Ends when the centres move less than `tolerance` on average; clusters are then matched to the initial centres
-    one to one (Hungarian), and named after them. An empty cluster keeps its centre.
+    Ends when the centers move less than `tolerance` on average; clusters are then matched to the initial centers
+    one to one (Hungarian), and named after them. An empty cluster keeps its center.
     """
-    unit, centres = F.normalize(features, dim=1), initial
+    unit, centers = F.normalize(features, dim=1), initial
     for _ in range(max_rounds):
-        nearest = (unit @ centres.T).argmax(dim=1)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, unit)
+        nearest = (unit @ centers.T).argmax(dim=1)
+        sums = torch.zeros_like(centers).index_add_(0, nearest, unit)
         empty = sums.norm(dim=1, keepdim=True) < 1e-12
-        moved = torch.where(empty, centres, F.normalize(sums, dim=1))
-        shift = mean_distance(moved, centres)
-        centres = moved
+        moved = torch.where(empty, centers, F.normalize(sums, dim=1))
+        shift = mean_distance(moved, centers)
+        centers = moved
         if shift < tolerance:
             break
-    closeness, nearest = (unit @ centres.T).max(dim=1)
-    clusters, classes = optimize.linear_sum_assignment((0.5 * (1 - centres @ initial.T)).numpy())
-    named = torch.empty(len(centres), dtype=torch.long)
+    closeness, nearest = (unit @ centers.T).max(dim=1)
+    clusters, classes = optimize.linear_sum_assignment((0.5 * (1 - centers @ initial.T)).numpy())
+    named = torch.empty(len(centers), dtype=torch.long)
     named[torch.as_tensor(clusters)] = torch.as_tensor(classes)
-    return named[nearest], 0.5 * (1 - closeness), centres[named.argsort()]
+    return named[nearest], 0.5 * (1 - closeness), centers[named.argsort()]
 
 
 def mean_distance(one: Tensor, two: Tensor) -> float:

@@ -1,7 +1,7 @@
 """CDAN: conditional adversarial domain adaptation. Long et al., NeurIPS 2018.
 
 As DANN, but the discriminator reads features together with predictions: their outer product, or for many classes a
-random projection of it. `--entropy` adds the weights of CDAN+E, which trust confident samples more. TLL's recipe with
+random projection of it. `entropy` adds the weights of CDAN+E, which trust confident samples more. TLL's recipe with
 the batch norm of its bottleneck only, so the outer product has C · D columns (12 x 768 for a ViT-B on VisDA). Cost: as
 DANN; the first layer of the discriminator is C times as wide. Fails when: source predictions on the target are mostly
 wrong.
@@ -31,7 +31,9 @@ class CDAN(Adversarial):
     """Features that a discriminator cannot assign to a domain even if it knows the predicted class."""
 
     name = "cdan"
-    summary = "discriminator on features and predictions together (Long et al., NeurIPS 2018); --entropy for CDAN+E"
+    title = "CDAN"
+    summary = "discriminator on features and predictions together (Long et al., NeurIPS 2018); preset entropy: CDAN+E"
+    settings = ("uda",)
 
     @dataclass(frozen=True)
     class Config(AdversarialConfig):

@@ -19,7 +19,9 @@ class DANN(Adversarial):
     """Features that a discriminator cannot assign to a domain."""
 
     name = "dann"
+    title = "DANN"
     summary = "domain discriminator behind a reversed gradient (Ganin et al., JMLR 2016)"
+    settings = ("uda",)
 
     def build(self) -> dict[str, nn.Module]:
         """Adds the discriminator."""

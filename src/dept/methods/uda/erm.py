@@ -15,7 +15,9 @@ class ERM(UDAMethod):
     """Cross-entropy on source images; batch norm sees the source only."""
 
     name = "erm"
+    title = "ERM"
     summary = "cross-entropy on the source images alone: the baseline without adaptation"
+    settings = ("uda",)
 
     def paired_loss(self, batch: PairedBatch) -> dict[str, Tensor]:
         """CE_s"""

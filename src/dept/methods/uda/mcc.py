@@ -19,7 +19,9 @@ class MCC(UDAMethod):
     """Cross-entropy on the source, class confusion on the target."""
 
     name = "mcc"
+    title = "MCC"
     summary = "least confusion between the classes of target predictions (Jin et al., ECCV 2020)"
+    settings = ("uda",)
 
     @dataclass(frozen=True)
     class Config(UDAConfig):

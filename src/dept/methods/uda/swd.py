@@ -27,7 +27,10 @@ class SWD(UDAMethod):
     """Two classifiers against a backbone, in three phases per step."""
 
     name = "swd"
+    title = "SWD"
     summary = "two classifiers disagree in sliced Wasserstein distance, the backbone mends it (Lee et al., CVPR 2019)"
+    settings = ("uda",)
+    forwards_per_step = 16.0
 
     @dataclass(frozen=True)
     class Config(UDAConfig):
@@ -44,7 +47,7 @@ class SWD(UDAMethod):
         power: float = 0.0
         """exponent of the learning rate's decay; 0 for none"""
         epochs: int = 20
-        """epochs of --iters-per-epoch steps"""
+        """epochs of `iters_per_epoch` steps"""
         trade_off: float = 1.0
         """weight of the discrepancy"""
         projections: int = 128
@@ -80,7 +83,8 @@ class SWD(UDAMethod):
         """A: all learn the source. B: classifiers disagree on the target. C: the backbone makes them agree."""
         terms = super().step(batch)
         assert isinstance(batch, PairedBatch)
-        encoder, classifiers = self._parts()
+        head, encoder = (list(pick(self.model, group.names).values()) for group in self.groups)
+        classifiers = [*head, *self.extra.parameters()]
         with torch.no_grad():
             source = self._features(batch, source=True)
         target = self._features(batch, source=False)
@@ -112,11 +116,6 @@ class SWD(UDAMethod):
         directions = torch.randn(first.shape[1], self.config.projections, generator=self.generator)
         directions = (directions / directions.norm(dim=0)).to(first)
         return sliced_wasserstein(first.softmax(dim=-1), second.softmax(dim=-1), directions)
-
-    def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Parameters of the generator, and of the two classifiers."""
-        head, encoder = (list(pick(self.model, group.names).values()) for group in self.groups)
-        return encoder, [*head, *self.extra.parameters()]
 
     def _update(self, loss: Tensor, parameters: list[Tensor]) -> None:
         """One optimiser step on some parameters: the others have no gradient and are left alone."""

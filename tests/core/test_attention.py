@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dept.core.attention import attention_weights, most_focused, prompt_attention
 from dept.models.model import Model
-from dept.report.attention import attention_weights, most_focused, prompt_attention
 from support import scramble, tiny_model
 
 

@@ -1,7 +1,7 @@
 """What prompts look at: the exact attention weights of the last layer of every stage.
 
 The model itself never forms these weights (its attention is fused), so the stages are run here once more, with all
-tokens, in the order [prefix, patches, prompts] of `core.vit`.
+tokens, in the order [prefix, patches, prompts] of `core.trimming`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.core.vit import project
-from dept.models.model import Model
+from dept.core.trimming import project
+from dept.core.vit import AdaptedModel
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StageAttention:
 
 
 @torch.no_grad()
-def prompt_attention(model: Model, images: Tensor) -> list[StageAttention]:
+def prompt_attention(model: AdaptedModel, images: Tensor) -> list[StageAttention]:
     """Attention in the last layer of every stage, for normalised images (B, channels, H, W)."""
     if model.prompts is None:
         return []
@@ -70,6 +70,13 @@ def attention_weights(block: Any, x: Tensor) -> Tensor:
     q, k = project(block.attn, normed, "q"), project(block.attn, normed, "k")
     weights: Tensor = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)
     return weights
+
+
+def patch_grid(model: AdaptedModel) -> tuple[int, int]:
+    """Rows and columns of patches in an image."""
+    vit: Any = model.backbone
+    rows, columns = vit.patch_embed.grid_size
+    return int(rows), int(columns)
 
 
 def most_focused(maps: Tensor) -> int:

@@ -1,0 +1,60 @@
+"""docs/paper_map.md and the code agree: tags, the functions that carry them, and defaults."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from dataclasses import fields
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dept
+from dept.methods.dept import DePT
+from dept.runs.adapt import AdaptOptions
+
+SRC = Path(dept.__file__).parent
+TAG = re.compile(r"\[DePT [^\]]+\]")
+SETTING = re.compile(r"`(\w+)` = ([\w.]+)")
+
+
+def rows() -> dict[str, list[str]]:
+    """Cells of the table by tag."""
+    page = Path(__file__).parents[1].joinpath("docs", "paper_map.md").read_text(encoding="utf-8")
+    split = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line[:3] == "| `"]
+    return {row[0].strip("`"): row for row in split}
+
+
+def matches(stated: str, value: Any) -> bool:
+    return stated == value if isinstance(value, str) else float(stated) == value
+
+
+def test_every_tag_of_the_code_is_in_the_map_and_has_one_home() -> None:
+    found = [tag for file in SRC.rglob("*.py") for tag in TAG.findall(file.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(rows())
+
+
+@pytest.mark.parametrize("tag", rows())
+def test_the_named_function_carries_the_tag(tag: str) -> None:
+    file, name = re.findall(r"`([^`]+)`", rows()[tag][2])
+    module = importlib.import_module("dept." + file.removesuffix(".py").replace("/", "."))
+    function = reduce(getattr, name.split("."), module)
+    assert tag in inspect.getsource(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tag", rows())
+def test_defaults_are_those_of_the_code(tag: str) -> None:
+    defaults = {field.name: field.default for kind in (AdaptOptions, DePT.Config) for field in fields(kind)}
+    for name, value in SETTING.findall(rows()[tag][3]):
+        assert matches(value, defaults[name]), f"{name}: the map says {value}, the code {defaults[name]}"
+    _, _, paper = rows()[tag][4].partition("`paper`:")
+    for name, value in SETTING.findall(paper):
+        assert matches(value, DePT.presets["paper"][name]), f"{name}: the map says {value} for the preset `paper`"
+
+
+def test_the_map_states_all_that_the_paper_changes() -> None:
+    stated = {name for row in rows().values() for name, _ in SETTING.findall(row[4])}
+    assert stated == set(DePT.presets["paper"])
