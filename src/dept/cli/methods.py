@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from dataclasses import dataclass, fields
+import ast
+from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from dept import methods
+from dept.cli.command import Command, Positional
+from dept.cli.declared import attribute, fields, module_docstring
 from dept.cli.parse import parse
-from dept.cli.show import table
+from dept.cli.show import bold, table
 from dept.errors import UsageError
+from dept.methods import uda
 
 
 @dataclass(frozen=True)
-class Files:
-    """Which method."""
+class MethodName:
+    """The method to explain."""
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
+    name: Annotated[str | None, Positional("[NAME]")] = None
     """a method to explain; without it, all are listed"""
 
 
+COMMAND = Command("methods", "List the methods, or explain one.", {"Arguments": "dept.cli.methods:MethodName"})
+
+
 def run(argv: list[str]) -> int:
-    """List the methods, or print the card and the settings of one."""
-    files: Files = parse("methods", "List the methods, or explain one.", argv, files=Files).files
-    if files.name is None:
-        rows = [[name, methods.get(name).summary] for name in methods.available()]
-        width = max(len(name) for name, _ in rows)
-        print("\n".join(f"{name:<{width}}  {summary}" for name, summary in rows))
+    """List the methods, or print the card and the settings of one. Both are read from source: torch is slow."""
+    (given,) = parse(COMMAND, argv)
+    if given.name is None:
+        for heading, registry in (("With target images only", methods), ("With source and target images", uda)):
+            names = registry.available()
+            lines = [f"  {name:<14}{attribute(registry.place(name), 'summary')}" for name in names]
+            print("\n".join([bold(heading), *lines, ""]))
+        print("`dept methods NAME` explains one.")
         return 0
     try:
-        kind = methods.get(files.name)
+        place = (uda if given.name in uda.available() else methods).place(given.name)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    print(inspect.getdoc(sys.modules[kind.__module__]))
-    print("\n" + table(["setting", "default"], [[f.name, str(f.default)] for f in fields(kind.Config)]))
-    for preset, changes in kind.presets.items():
+    print(module_docstring(place.split(":")[0]))
+    rows = [[one.name, str(ast.literal_eval(one.default or "None"))] for one in fields(f"{place}.Config")]
+    print("\n" + table(["setting", "default"], rows))
+    for preset, changes in attribute(place, "presets").items():
         print(f"\npreset {preset}: " + (", ".join(f"{k}={v}" for k, v in changes.items()) or "the defaults"))
     return 0

@@ -29,12 +29,17 @@ def available() -> list[str]:
     return sorted(_REGISTRY)
 
 
+def place(name: str) -> str:
+    """Where a method is, as "module:Class"; ValueError names the known ones."""
+    if name not in _REGISTRY:
+        raise ValueError(f"There is no method {name!r}; choose from {', '.join(available())}.")
+    return ":".join(_REGISTRY[name])
+
+
 def get(name: str) -> type[Method]:
     """The class of a method; ValueError names the known ones."""
     from importlib import import_module
 
-    if name not in _REGISTRY:
-        raise ValueError(f"There is no method {name!r}; choose from {', '.join(available())}.")
-    module, cls = _REGISTRY[name]
+    module, cls = place(name).split(":")
     method: type[Method] = getattr(import_module(module), cls)
     return method
