@@ -47,7 +47,7 @@ def predict(
     Files that do not decode are left out; `find_images` and `decodable` tell which.
     """
     if topk < 1:
-        raise UsageError(f"--topk must be at least 1, found {topk}.")
+        raise UsageError(f"`topk` must be at least 1, found {topk}.")
     runtime = Runtime(resolve_device(device), workers, batch)
     if isinstance(images, (Image.Image, np.ndarray)):
         return _predictions(model, [""], [_single(model, images, runtime)], topk, features)

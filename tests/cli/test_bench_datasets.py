@@ -26,7 +26,7 @@ def seven(monkeypatch: pytest.MonkeyPatch) -> None:
     pacs = benchmarks.get("pacs")
     small = replace(pacs, domains=tuple(replace(d, images=7) for d in pacs.domains))
     rows = tuple(small if b.name == "pacs" else b for b in benchmarks.TABLE)
-    monkeypatch.setattr(bench_datasets, "TABLE", rows)
+    monkeypatch.setattr(benchmarks, "TABLE", rows)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -78,7 +78,7 @@ def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv("DEPT_DATA", raising=False)
     with pytest.raises(UsageError, match=r"--root DIR, or \$DEPT_DATA"):
         bench_datasets.run([])
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         bench_datasets.run(["--root", str(tmp_path / "nowhere")])
     monkeypatch.setenv("DEPT_DATA", str(tmp_path))
     assert "missing" in printed(capsys)

@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from dept.cli.command import Command
 from dept.cli.parse import parse
 from dept.cli.parts import Json
 from dept.cli.show import as_json, table
-from dept.data.datasets.registry import TABLE, Benchmark, Finding, overall
 from dept.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from dept.data.datasets.registry import Benchmark, Finding
 
 MOST = 6
 """lines of detail for each data set; --json has them all"""
@@ -24,6 +27,14 @@ class DataFolder(Json):
 
     root: Path | None = None
     """folder that holds the data sets, one folder each (default: $DEPT_DATA)"""
+
+
+class Checked(NamedTuple):
+    """What was found of a data set."""
+
+    benchmark: Benchmark
+    state: str
+    findings: Sequence[Finding]
 
 
 COMMAND = Command(
@@ -41,44 +52,43 @@ def run(argv: list[str]) -> int:
         raise UsageError("Give the folder that holds the data sets: --root DIR, or $DEPT_DATA.")
     if not Path(root).is_dir():
         raise DataError(f"{root} is not a folder.")
-    results = [(benchmark, benchmark.check(Path(root))) for benchmark in TABLE]
+    from dept.data.datasets.registry import TABLE, overall
+
+    checked = [(benchmark, benchmark.check(Path(root))) for benchmark in TABLE]
+    results = [Checked(benchmark, overall(findings), findings) for benchmark, findings in checked]
     print(as_json([_record(*result) for result in results]) if given.json else _text(results))
     return 0
 
 
-def _record(benchmark: Benchmark, findings: Sequence[Finding]) -> dict[str, object]:
+def _record(benchmark: Benchmark, state: str, findings: Sequence[Finding]) -> dict[str, object]:
     return {
         "name": benchmark.name,
         "title": benchmark.title,
-        "state": overall(findings),
+        "state": state,
         "home": benchmark.home,
         "licence": benchmark.licence,
         "domains": [finding.record() for finding in findings],
     }
 
 
-def _text(results: Sequence[tuple[Benchmark, list[Finding]]]) -> str:
+def _text(results: Sequence[Checked]) -> str:
     header = ["data set", "state", "domains", "images", "of"]
     blocks = [table(header, [_row(*result) for result in results])]
-    blocks += [_partial(*result) for result in results if overall(result[1]) == "partial"]
-    missing = [benchmark for benchmark, findings in results if overall(findings) == "missing"]
+    blocks += [_partial(result.benchmark, result.findings) for result in results if result.state == "partial"]
+    missing = [result.benchmark for result in results if result.state == "missing"]
     if missing:
-        blocks.append(_missing(missing))
+        width = max(len(benchmark.folders[0]) for benchmark in missing)
+        lines = [f"  {b.folders[0]:<{width}}  {b.home} ({b.licence})" for b in missing]
+        blocks.append("\n".join(["Missing: name of the folder, and where to get the data.", *lines]))
     return "\n\n".join(blocks)
 
 
-def _missing(benchmarks: Sequence[Benchmark]) -> str:
-    width = max(len(benchmark.folders[0]) for benchmark in benchmarks)
-    lines = [f"  {b.folders[0]:<{width}}  {b.home} ({b.licence})" for b in benchmarks]
-    return "\n".join(["Missing: name of the folder, and where to get the data.", *lines])
-
-
-def _row(benchmark: Benchmark, findings: Sequence[Finding]) -> list[str]:
+def _row(benchmark: Benchmark, state: str, findings: Sequence[Finding]) -> list[str]:
     """Optional domains count only if they are there."""
     counted = [f for f in findings if f.found or not f.optional]
     domains = f"{sum(f.complete for f in counted)}/{len(counted)}"
     expected = sum(f.expected or 0 for f in counted)
-    return [benchmark.name, overall(findings), domains, f"{sum(f.found for f in counted):,}", f"{expected:,}"]
+    return [benchmark.name, state, domains, f"{sum(f.found for f in counted):,}", f"{expected:,}"]
 
 
 def _partial(benchmark: Benchmark, findings: Sequence[Finding]) -> str:

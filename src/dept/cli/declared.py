@@ -41,9 +41,12 @@ def fields(place: str) -> list[Declared]:
         for node, after in zip_longest(body, body[1:]):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 default = None if node.value is None else ast.unparse(node.value)
+                kind = node.annotation
+                if isinstance(kind, ast.Attribute):  # an alias such as losses.Reduction
+                    kind = _find(part.module, ast.unparse(kind)).node
                 below = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 text = " ".join(after.value.value.split()) if below else ""
-                found[node.target.id] = Declared(node.target.id, ast.unparse(node.annotation), default, text)
+                found[node.target.id] = Declared(node.target.id, ast.unparse(kind), default, text)
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import textwrap
 
-from dept.cli.command import Chosen, Command, choose, sections, with_flags
+from dept.cli.command import Command, choose, sections, with_flags
 from dept.cli.declared import Declared, attribute
 from dept.cli.show import bold
 
@@ -20,36 +20,29 @@ def page(command: Command, argv: list[str], *, everything: bool) -> str:
     """The page: the usual flags under plain headings, or every flag."""
     chosen = choose(command, argv) if command.method else None
     found = sections(command, chosen)
-    names = {one.name for part in found.values() for one in part}
-    total = sum(len(part) for part in found.values())
+    every = [one for part in found.values() for one in part]
+    names = {one.name for one in every if not one.positional}
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-    blocks = [_usage(command, found), *(textwrap.fill(text, width) for text in command.about.split("\n\n"))]
-    if chosen:
-        blocks.append(textwrap.fill(_method(command, chosen), width))
+    words = [_left(one) for one in every if one.positional]
+    words += [_left(one) for one in every if one.default is None and not one.positional]
+    blocks = [" ".join(["usage: dept", command.name, *words, "[flags]"])]
+    blocks += [_wrapped(text, width) for text in command.about.split("\n\n")]
+    if chosen and command.registry:
+        summary = with_flags(attribute(chosen.place, "summary"), names)
+        blocks.append(_wrapped(f"Method {chosen.name}: {summary}. `dept methods` lists the others.", width))
+    usual = names if everything or not command.common else command.common
     for heading, part in found.items():
-        shown = [one for one in part if everything or _is_common(command, one)]
+        shown = [one for one in part if one.name in usual or one.default is None or one.positional]
         if shown:
+            shown.sort(key=lambda one: not one.positional)
             blocks.append("\n".join([bold(heading), *(_lines(one, names, width) for one in shown)]))
     if command.common and not everything:
-        blocks.append(f"`dept {command.name} --help-all` shows all {total} flags.")
+        blocks.append(f"`dept {command.name} --help-all` shows all {len(names)} flags.")
     return "\n\n".join(blocks)
 
 
-def _is_common(command: Command, one: Declared) -> bool:
-    return not command.common or one.default is None or one.name in command.common
-
-
-def _usage(command: Command, found: dict[str, list[Declared]]) -> str:
-    every = [one for part in found.values() for one in part]
-    words = [_left(one) for one in every if "Positional(" in one.annotation]
-    words += [_left(one) for one in every if "Positional(" not in one.annotation and one.default is None]
-    return " ".join(["usage: dept", command.name, *words, "[flags]"])
-
-
-def _method(command: Command, chosen: Chosen) -> str:
-    summary = attribute(chosen.place, "summary")
-    others = " `dept methods` lists the others." if command.registry else ""
-    return f"Method {chosen.name}: {with_flags(summary, set())}.{others}"
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
 
 
 def _lines(one: Declared, names: set[str], width: int) -> str:
@@ -57,7 +50,7 @@ def _lines(one: Declared, names: set[str], width: int) -> str:
     left = f"  {_left(one)}"
     gap = left.ljust(COLUMN) if len(left) < COLUMN - 1 else f"{left}\n{' ' * COLUMN}"
     text = with_flags(one.text, names) + _default(one)
-    return gap + textwrap.fill(text, max(width - COLUMN, 40)).replace("\n", "\n" + " " * COLUMN)
+    return gap + _wrapped(text, max(width - COLUMN, 40)).replace("\n", "\n" + " " * COLUMN)
 
 
 def _left(one: Declared) -> str:
@@ -72,13 +65,13 @@ def _left(one: Declared) -> str:
     if several := re.search(r"tuple\[(\w+), (.*?)\]", kind):
         again = "" if "REPEATABLE" in kind else " …" if several[2] == "..." else f" {TYPES[several[2]]}"
         return f"--{flag} {TYPES[several[1]]}{again}"
-    return f"--{flag} {TYPES[kind]}"
+    return f"--{flag} {TYPES.get(kind, 'TEXT')}"
 
 
 def _default(one: Declared) -> str:
     """The default in brackets, where it is a value that says something."""
     if one.default is None:
-        return "" if "Positional(" in one.annotation else " (required)"
+        return "" if one.positional else " (required)"
     source = re.sub(r"^Path\((.*)\)$", r"\1", one.default)
     value = ast.literal_eval(source)
     if value is None or isinstance(value, bool) or value in ((), "", "{}"):

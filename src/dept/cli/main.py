@@ -78,7 +78,7 @@ def _guarded(name: str, rest: list[str]) -> int:
     except (ValueError, OSError) as error:
         return _fail(_in_flags(str(error), name, rest), 1)
     except Exception as error:
-        if "out of memory" in str(error).lower():
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
             return _fail("out of memory. Lower --batch, or use a smaller model.", 1)
         with tempfile.NamedTemporaryFile("w", prefix="dept-error-", suffix=".txt", delete=False) as file:
             traceback.print_exc(file=file)
@@ -97,11 +97,7 @@ def _in_flags(message: str, name: str, rest: list[str]) -> str:
         module += f"_{rest[0]}" if rest[0] in PARTS else "_suite"
     try:
         return with_flags(message, flag_names(import_module(module).COMMAND, rest))
-    except (
-        AttributeError,
-        ImportError,
-        UsageError,
-    ):  # no flags to name: the command has none, or its method is unknown
+    except (AttributeError, ImportError, UsageError):  # the command has no flags, or its method is unknown
         return message
 
 

@@ -32,7 +32,7 @@ def parse(command: Command, argv: list[str]) -> tuple[Any, ...]:
         config = kind.preset(chosen.preset) if chosen.preset else kind.Config()
         typed.append(("config", type(config), field(default=config)))
     style = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    made = tyro.cli(make_dataclass("Arguments", typed), prog=f"dept {command.name}", args=argv, config=style)
+    made: Any = tyro.cli(make_dataclass("Arguments", typed), prog=f"dept {command.name}", args=argv, config=style)
     return tuple(getattr(made, name) for name, *_ in typed)
 
 

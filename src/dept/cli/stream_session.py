@@ -65,9 +65,8 @@ class Session:
         if started and saved and not resume:
             raise UsageError(f"{out} already holds a stream. Use --resume to continue it, or choose another --out.")
         if not started and held:
-            raise UsageError(
-                f"{out} already holds a run that is not a stream ({', '.join(held)}); choose another --out."
-            )
+            found = ", ".join(held)
+            raise UsageError(f"{out} already holds a run that is not a stream ({found}); choose another --out.")
         if not answered and not saved and resume:
             raise UsageError(f"There is nothing to resume in {out}: it has no predictions. Remove --resume.")
 
