@@ -50,7 +50,7 @@ def test_complete_partial_and_missing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert row(text, "visda") == ["missing", "0/2", "0", "207,785"]
     assert row(text, "imagenet-c") == ["missing", "0/75", "0", "3,750,000"]
     assert "Art: 2 of 2,427 images in" in text and "2 of 65 classes, without Backpack" in text
-    assert "not there: Clipart, Product, Real World" in text
+    assert "missing: Clipart, Product, Real World" in text
     assert "https://ai.bu.edu/visda-2017/" in text and "https://domaingeneralization.github.io/" not in text
 
 

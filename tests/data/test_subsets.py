@@ -57,7 +57,7 @@ def test_refusals() -> None:
         fraction(images_of((3,)), 0, rule="stratified")
     with pytest.raises(UsageError, match=r"found 1\.5"):
         fraction(images_of((3,)), 1.5, rule="stratified")
-    with pytest.raises(UsageError, match="needs labelled target images. Use `subset=uniform`"):
+    with pytest.raises(UsageError, match=r"needs labelled target images\. Use `subset=uniform`"):
         fraction(images_of((3,)).unlabelled(), 0.5, rule="stratified")
     with pytest.raises(DataError, match="leaves no image of any class"):
         fraction(images_of((3, 3)), 0.1, rule="stratified")
