@@ -27,7 +27,13 @@ METHODS += ["dept.methods.source_training:SourceTraining", "dept.methods.multi_s
 MODULES = [f"dept.cli.{name}" for name in COMMANDS if name != "bench"]
 MODULES += [f"dept.cli.bench_{name}" for name in [*BENCH, "suite"] if name != "list"]
 DECLARED: dict[str, Command] = {module: import_module(module).COMMAND for module in MODULES}
-PARTS = sorted({place for command in DECLARED.values() for place in command.parts.values()})
+PARTS = sorted(
+    {
+        part if isinstance(part, str) else f"{part.__module__}:{part.__name__}"
+        for command in DECLARED.values()
+        for part in command.parts.values()
+    }
+)
 
 
 def pages() -> list[list[str]]:

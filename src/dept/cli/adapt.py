@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import ModelFile
+from dept.cli.parts import MethodChoice, ModelFile, RunOutput
 from dept.cli.running import show_run
 
 
@@ -26,12 +26,7 @@ class AdaptInput(ModelFile):
 COMMAND = Command(
     "adapt",
     "Adapt a model to unlabelled images.",
-    {
-        "Input": "dept.cli.adapt:AdaptInput",
-        "Output": "dept.cli.parts:RunOutput",
-        "Method": "dept.cli.parts:MethodChoice",
-        "Run": "dept.runs.adapt:AdaptOptions",
-    },
+    {"Input": AdaptInput, "Output": RunOutput, "Method": MethodChoice, "Run": "dept.runs.adapt:AdaptOptions"},
     common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "ratio", "device", "workers",
             "lr", "batch", "epochs", "max_iters"),
     registry="dept.methods",

@@ -28,11 +28,7 @@ class CostMeasurement(Json, TimmOptions):
     """figure to write, with --part growth"""
 
 
-COMMAND = Command(
-    "bench cost",
-    "Measure time and memory, next to the FLOP bound.",
-    {"Measurement": "dept.cli.bench_cost:CostMeasurement"},
-)
+COMMAND = Command("bench cost", "Measure time and memory, next to the FLOP bound.", {"Measurement": CostMeasurement})
 
 
 def run(argv: list[str]) -> int:

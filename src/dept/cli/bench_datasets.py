@@ -40,7 +40,7 @@ class Checked(NamedTuple):
 COMMAND = Command(
     "bench datasets",
     "Check which benchmark data sets are complete. Counts file names and opens no image.",
-    {"Arguments": "dept.cli.bench_datasets:DataFolder"},
+    {"Arguments": DataFolder},
 )
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-
-if TYPE_CHECKING:
-    from dept.bench.compare import Comparison
-    from dept.bench.protocol import Difference
 
 
 @dataclass(frozen=True)
@@ -30,37 +25,28 @@ class TwoResults:
     """print JSON"""
 
 
-COMMAND = Command(
-    "bench diff", "Show what differs between two results.", {"Arguments": "dept.cli.bench_diff:TwoResults"}
-)
+COMMAND = Command("bench diff", "Show what differs between two results.", {"Arguments": TwoResults})
 
 
 def run(argv: list[str]) -> int:
     """Print what differs; 0 whether or not anything does."""
     (given,) = parse(COMMAND, argv)
     from dept.bench.compare import compare, find_result
+    from dept.bench.protocol import short
 
     (one, a), (two, b) = (find_result(name, given.results) for name in (given.a, given.b))
     found = compare(a, b)
     if given.json:
         print(as_json({"a": one, "b": two, "equal": found.equal, **asdict(found)}))
-    else:
-        print(described(found, one, two))
-    return 0
-
-
-def described(found: Comparison, one: Path, two: Path) -> str:
-    """The comparison as text."""
-    from dept.bench.protocol import short
-
-    def shown(value: object) -> str:
-        return f"{value:.6g}" if isinstance(value, float) else short(value)
-
+        return 0
     parts = [f"A  {one}\nB  {two}"]
     for name in ("protocol", "environment", "outcome"):
-        differing: Sequence[Difference] = getattr(found, name)
-        rows = [[path, shown(ours), shown(theirs)] for path, ours, theirs in differing]
+        rows = [
+            [path, *(f"{value:.6g}" if isinstance(value, float) else short(value) for value in values)]
+            for path, *values in getattr(found, name)
+        ]
         parts.append(table([name, "A", "B"], rows) if rows else f"{name}: no difference")
     if found.predictions:
         parts.append(found.predictions[0].upper() + found.predictions[1:] + ".")
-    return "\n\n".join(parts)
+    print("\n\n".join(parts))
+    return 0

@@ -11,6 +11,7 @@ from dept.bench import suites
 from dept.cli.bench import about
 from dept.cli.command import Command
 from dept.cli.parse import parse
+from dept.cli.parts import BenchInputs, Device
 from dept.cli.show import say
 
 
@@ -53,12 +54,7 @@ class ResultTable:
 COMMAND = Command(
     "bench SUITE",
     "Run a benchmark suite.",
-    {
-        "Input and output": "dept.cli.parts:BenchInputs",
-        "Cells": "dept.cli.bench_suite:CellChoice",
-        "Table": "dept.cli.bench_suite:ResultTable",
-        "Run": "dept.cli.parts:Device",
-    },
+    {"Input and output": BenchInputs, "Cells": CellChoice, "Table": ResultTable, "Run": Device},
     common=("results", "data", "weights", "methods", "shifts", "seeds", "list", "table", "format", "device", "workers"),
 )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import ModelFile
+from dept.cli.parts import Device, ModelFile
 from dept.cli.show import as_json, report_skipped, say
 
 
@@ -27,9 +27,7 @@ class TsneInput(ModelFile):
 
 
 COMMAND = Command(
-    "bench tsne",
-    "Plot t-SNE of features before and after adaptation.",
-    {"Input and output": "dept.cli.bench_tsne:TsneInput", "Run": "dept.cli.parts:Device"},
+    "bench tsne", "Plot t-SNE of features before and after adaptation.", {"Arguments": TsneInput, "Run": Device}
 )
 
 

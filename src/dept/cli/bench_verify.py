@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from dept.cli.show import as_json, say, table
 from dept.errors import DataError, DeptError, UsageError
 
 if TYPE_CHECKING:
-    from dept.bench.execute import Executor
     from dept.bench.runner import Cell
     from dept.bench.verify import Check
 
@@ -42,7 +40,7 @@ COMMAND = Command(
 The quickest cell of every suite is taken, by its stored time and that of its source training. In the environment of the
 stored result every prediction must be equal. Where versions, device, processor or threads differ, accuracy may differ
 by 1 point. Suites without committed results, or without data or weights here, are not checked.""",
-    {"Arguments": "dept.cli.bench_verify:VerifyInput", "Run": "dept.cli.parts:Device"},
+    {"Arguments": VerifyInput, "Run": Device},
 )
 
 
@@ -71,7 +69,7 @@ def _check(name: str, given: VerifyInput, how: Device) -> Check:
     from dept.bench import suites
     from dept.bench.execute import Executor
     from dept.bench.found import key_of, stored_cells
-    from dept.bench.verify import Check, verify
+    from dept.bench.verify import Check, cheapest, verify, with_key
 
     suite = suites.get(name)
     entries = stored_cells(given.results / name)
@@ -79,26 +77,20 @@ def _check(name: str, given: VerifyInput, how: Device) -> Check:
         return Check(name, "not checked", f"no results in {given.results / name}")
     try:
         executor = Executor(suite, given.domains(), given.weights, given.work, how.device, how.workers)
-        entry = _picked(entries, {cell.key for cell in suite.cells(executor.weights_id)}, given.cell)
+        if given.cell:
+            entry: Mapping[str, Any] | None = with_key(entries, given.cell)
+        else:
+            defined = {cell.key for cell in suite.cells(executor.weights_id)}
+            trainings = [entry for entry in entries if "after" not in entry["result"]]
+            entry = cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])
         if entry is None:
             return Check(name, "not checked", "no stored cell matches today's definition with these --weights")
         say(f"{name}: re-running {entry['cell']['shift']} {entry['cell']['method']} ({key_of(entry)}) …")
-        return verify(entry, partial(_again, executor))
+
+        def again(cell: Cell) -> dict[str, Any]:
+            shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
+            return executor.run(cell)
+
+        return verify(entry, again)
     except DeptError as error:
         return Check(name, "not checked", str(error))
-
-
-def _again(executor: Executor, cell: Cell) -> dict[str, Any]:
-    shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
-    return executor.run(cell)
-
-
-def _picked(entries: Sequence[dict[str, Any]], defined: set[str], key: str) -> Mapping[str, Any] | None:
-    """The requested cell, or the quickest of those that the suite defines."""
-    from dept.bench.found import key_of
-    from dept.bench.verify import cheapest, with_key
-
-    if key:
-        return with_key(entries, key)
-    trainings = [entry for entry in entries if "after" not in entry["result"]]
-    return cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
 from dept.errors import UsageError
-
-if TYPE_CHECKING:
-    from dept.bench.versus import Versus
 
 
 @dataclass(frozen=True)
@@ -34,9 +31,7 @@ class TwoRows:
 
 
 COMMAND = Command(
-    "bench versus",
-    "Test whether one row of a suite is better than others, paired over images.",
-    {"Arguments": "dept.cli.bench_versus:TwoRows"},
+    "bench versus", "Test whether one row of a suite is better than others, paired over images.", {"Arguments": TwoRows}
 )
 
 
@@ -57,12 +52,10 @@ def run(argv: list[str]) -> int:
         print(as_json({other: [asdict(one) for one in compared] for other, compared in found.items()}))
         return 0
     header = [f"{given.a} against", *(one.column for one in found[given.b[0]]), "seeds"]
-    rows = [[other, *map(_text, compared), ", ".join(map(str, compared[0].seeds))] for other, compared in found.items()]
+    rows = []
+    for other, compared in found.items():
+        gaps = [f"{one.ours - one.theirs:+.1f} [{one.interval[0]:+.1f}, {one.interval[1]:+.1f}]" for one in compared]
+        rows.append([other, *gaps, ", ".join(map(str, compared[0].seeds))])
     print((pipe_table if given.format == "markdown" else table)(header, rows))
     print("\nDifference in top-1 (points) with its 95 % interval, paired over images.")
     return 0
-
-
-def _text(one: Versus) -> str:
-    low, high = one.interval
-    return f"{one.ours - one.theirs:+.1f} [{low:+.1f}, {high:+.1f}]"

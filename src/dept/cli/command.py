@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,8 +31,8 @@ class Command:
     """as typed after `dept`"""
     about: str
     """what it does: one sentence, then details"""
-    parts: Mapping[str, str] = field(default_factory=dict)
-    """heading -> place of a dataclass; its fields are the flags"""
+    parts: Mapping[str, type | str]
+    """heading -> dataclass whose fields are the flags, or its place if torch is imported with it"""
     common: tuple[str, ...] = ()
     """fields that `--help` shows; by default all"""
     registry: str = ""
@@ -78,7 +78,10 @@ def peek(argv: list[str], flag: str) -> str | None:
 
 def sections(command: Command, chosen: Chosen | None) -> dict[str, list[Declared]]:
     """Heading -> fields, with those of the chosen method last. Its preset sets the defaults."""
-    found = {heading: fields(place) for heading, place in command.parts.items()}
+    found = {
+        heading: fields(part if isinstance(part, str) else f"{part.__module__}:{part.__name__}")
+        for heading, part in command.parts.items()
+    }
     if chosen:
         changes = attribute(chosen.place, "presets").get(chosen.preset, {})
         heading = f"Settings of {chosen.name}" if command.registry else "Training"

@@ -44,7 +44,7 @@ class Preprocessing(TimmOptions):
 COMMAND = Command(
     "convert",
     "Convert your own checkpoint into a model file.",
-    {"Input and output": "dept.cli.convert:Checkpoint", "Model": "dept.cli.convert:Preprocessing"},
+    {"Input and output": Checkpoint, "Model": Preprocessing},
 )
 
 

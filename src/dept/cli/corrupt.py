@@ -37,9 +37,7 @@ class CorruptInput:
     """processes"""
 
 
-COMMAND = Command(
-    "corrupt", "Write corrupted copies of a folder of images.", {"Arguments": "dept.cli.corrupt:CorruptInput"}
-)
+COMMAND = Command("corrupt", "Write corrupted copies of a folder of images.", {"Arguments": CorruptInput})
 
 
 def run(argv: list[str]) -> int:

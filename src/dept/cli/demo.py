@@ -40,7 +40,7 @@ COMMAND = Command(
 
 A small ViT that was trained on digits rendered from fonts is evaluated on 1,797 real handwritten digits, adapted to
 them without labels by Tent and by DePT, and evaluated again. About two minutes on two cores.""",
-    {"Options": "dept.cli.demo:DemoOptions"},
+    {"Options": DemoOptions},
 )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import REPEATABLE, Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import ModelFile
+from dept.cli.parts import Inference, Json, ModelFile
 from dept.cli.show import as_json, report_skipped, table
 
 
@@ -26,13 +26,7 @@ class EvaluateInput(ModelFile):
 
 
 COMMAND = Command(
-    "evaluate",
-    "Evaluate a model on labelled images.",
-    {
-        "Input": "dept.cli.evaluate:EvaluateInput",
-        "Output": "dept.cli.parts:Json",
-        "Run": "dept.cli.parts:Inference",
-    },
+    "evaluate", "Evaluate a model on labelled images.", {"Input": EvaluateInput, "Output": Json, "Run": Inference}
 )
 
 

@@ -22,7 +22,7 @@ class InfoInput:
     """print all metadata as JSON"""
 
 
-COMMAND = Command("info", "Look inside a model or adapter file.", {"Arguments": "dept.cli.info:InfoInput"})
+COMMAND = Command("info", "Look inside a model or adapter file.", {"Arguments": InfoInput})
 
 
 def run(argv: list[str]) -> int:

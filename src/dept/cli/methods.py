@@ -23,7 +23,7 @@ class MethodName:
     """a method to explain; without it, all are listed"""
 
 
-COMMAND = Command("methods", "List the methods, or explain one.", {"Arguments": "dept.cli.methods:MethodName"})
+COMMAND = Command("methods", "List the methods, or explain one.", {"Arguments": MethodName})
 
 
 def run(argv: list[str]) -> int:

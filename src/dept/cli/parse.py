@@ -24,8 +24,8 @@ def parse(command: Command, argv: list[str]) -> tuple[Any, ...]:
     _check_flags(command, argv)
     import tyro
 
-    parts = [(f"part{number}", _for_tyro(load(place))) for number, place in enumerate(command.parts.values())]
-    typed: list[tuple[str, Any, Any]] = [(name, part, field()) for name, part in parts]
+    parts = [load(part) if isinstance(part, str) else part for part in command.parts.values()]
+    typed: list[tuple[str, Any, Any]] = [(f"part{i}", _for_tyro(part), field()) for i, part in enumerate(parts)]
     if command.method:
         chosen = choose(command, argv)
         kind = load(chosen.place)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import ModelFile
+from dept.cli.parts import Inference, ModelFile
 from dept.cli.show import report_skipped, say
 from dept.errors import UsageError
 
@@ -45,15 +45,7 @@ class Predictions:
     """add the feature vector of every image (JSONL only)"""
 
 
-COMMAND = Command(
-    "predict",
-    "Label images.",
-    {
-        "Input": "dept.cli.predict:PredictInput",
-        "Output": "dept.cli.predict:Predictions",
-        "Run": "dept.cli.parts:Inference",
-    },
-)
+COMMAND = Command("predict", "Label images.", {"Input": PredictInput, "Output": Predictions, "Run": Inference})
 
 
 def run(argv: list[str]) -> int:

@@ -26,7 +26,7 @@ COMMAND = Command(
 
 RUN is the output folder of `dept adapt`, `uda`, `train` or `stream`. BENCH is a folder of finished cells, such as
 benchmarks/results/SUITE. The model and the images are read from where the run found them.""",
-    {"Input and output": "dept.cli.report:ReportFolder", "Measurement": "dept.report.measure:ReportOptions"},
+    {"Input and output": ReportFolder, "Measurement": "dept.report.measure:ReportOptions"},
 )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import Json, ModelFile
+from dept.cli.parts import Inference, Json, ModelFile
 from dept.cli.show import as_json, report_skipped
 
 
@@ -36,11 +36,7 @@ class StatsOutput(Json):
 COMMAND = Command(
     "stats",
     "Write the source statistics of a model (for CFA and EATA).",
-    {
-        "Input": "dept.cli.stats:StatsInput",
-        "Output": "dept.cli.stats:StatsOutput",
-        "Run": "dept.cli.parts:Inference",
-    },
+    {"Input": StatsInput, "Output": StatsOutput, "Run": Inference},
 )
 
 

@@ -47,7 +47,7 @@ class StreamFlags:
 COMMAND = Command(
     "stream",
     "Predict a stream of images while adapting to it.",
-    {"Stream": "dept.cli.stream:StreamFlags"},
+    {"Stream": StreamFlags},
     common=("method", "preset", "order", "watch", "group", "resume", "stats", "seed", "device", "lr", "batch"),
     registry="dept.methods",
     method="dept",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import TimmOptions
+from dept.cli.parts import RunOutput, TimmOptions
 from dept.cli.running import show_run
 
 
@@ -35,26 +35,14 @@ class NewModel(TimmOptions):
     """start from timm's weights (downloaded), unless `weights` is given"""
     weights: Path | None = None
     """local file of timm weights to start from"""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How it is trained."""
-
     preset: str | None = None
-    """named settings: official (the released code) or paper (cross-entropy only)"""
+    """training settings: official (the released code) or paper (cross-entropy only)"""
 
 
 COMMAND = Command(
     "train",
     "Train a source model on labelled images of one or several domains.",
-    {
-        "Input": "dept.cli.train:TrainInput",
-        "Output": "dept.cli.parts:RunOutput",
-        "Model": "dept.cli.train:NewModel",
-        "Recipe": "dept.cli.train:Recipe",
-        "Run": "dept.runs.train:TrainOptions",
-    },
+    {"Input": TrainInput, "Output": RunOutput, "Model": NewModel, "Run": "dept.runs.train:TrainOptions"},
     common=("resume", "overwrite", "json", "arch", "stages", "prompts", "weights", "preset", "seed", "device",
             "workers", "lr", "batch", "epochs"),
     method="dept.methods.multi_source:MultiSourceTraining",
@@ -63,7 +51,7 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Build the model, train it, print where it is."""
-    given, output, new, _, options, config = parse(COMMAND, argv)
+    given, output, new, options, config = parse(COMMAND, argv)
     from dept.data.sources import find_sources
     from dept.models.model import create_model
     from dept.runs.train import train

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import MethodChoice, ModelFile
+from dept.cli.parts import MethodChoice, ModelFile, RunOutput
 from dept.cli.running import show_run
 
 
@@ -36,12 +36,7 @@ class UDAMethodChoice(MethodChoice):
 COMMAND = Command(
     "uda",
     "Adapt a model with labelled source and unlabelled target images.",
-    {
-        "Input": "dept.cli.uda:UDAInput",
-        "Output": "dept.cli.parts:RunOutput",
-        "Method": "dept.cli.uda:UDAMethodChoice",
-        "Run": "dept.runs.uda:UDAOptions",
-    },
+    {"Input": UDAInput, "Output": RunOutput, "Method": UDAMethodChoice, "Run": "dept.runs.uda:UDAOptions"},
     common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "device", "workers", "lr", "batch",
             "epochs", "max_iters"),
     registry="dept.methods.uda",
