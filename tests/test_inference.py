@@ -75,7 +75,7 @@ def test_an_opened_file_is_read_like_its_path(source_model: Model, tmp_path: Pat
 
 
 def test_topk_of_nothing(source_model: Model, target_images: Path) -> None:
-    with pytest.raises(UsageError, match="--topk must be at least 1"):
+    with pytest.raises(UsageError, match="`topk` must be at least 1"):
         predict(source_model, target_images, topk=0)
 
 

@@ -122,7 +122,7 @@ def run_demo(
         settings: override single fields of DePT's Config.
     """
     if limit < 0:
-        raise UsageError(f"--limit must be at least 0 (all images), found {limit}.")
+        raise UsageError(f"`limit` must be at least 0 (all images), found {limit}.")
     start, out = time.perf_counter(), Path(out)
     images = out / ("real" if not limit else f"real-{limit}")
     _write(images, limit=limit)

@@ -18,7 +18,6 @@ from dept.data.views import test_view
 from dept.errors import UsageError
 from dept.metrics import Scores, score
 from dept.models.model import Model
-from dept.runs.loops import class_probabilities
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def predict(
     Files that do not decode are left out; `find_images` and `decodable` tell which.
     """
     if topk < 1:
-        raise UsageError(f"--topk must be at least 1, found {topk}.")
+        raise UsageError(f"`topk` must be at least 1, found {topk}.")
     runtime = Runtime(resolve_device(device), workers, batch)
     if isinstance(images, (Image.Image, np.ndarray)):
         return _predictions(model, [""], [_single(model, images, runtime)], topk, features)
@@ -65,10 +64,7 @@ def evaluate(
     batch: int = 64,
 ) -> Scores:
     """top1, mean_per_class, per_class, nll, ece and ci95 on labelled images (fractions)."""
-    found = scorable(images, model.classes)
-    runtime = Runtime(resolve_device(device), workers, batch)
-    probabilities = class_probabilities(model, found, runtime)
-    return score(probabilities, torch.tensor(found.labels), model.classes)
+    return evaluate_ensemble([model], images, device=device, workers=workers, batch=batch)  # the mean of one is itself
 
 
 def scorable(images: str | Path | ImageSet, classes: Sequence[str]) -> ImageSet:
@@ -131,6 +127,8 @@ def evaluate_ensemble(
     batch: int = 64,
 ) -> Scores:
     """As `evaluate`, for the mean of the models' probabilities; each model sees the images its own way."""
+    from dept.runs.loops import class_probabilities  # `predict` starts without the run loops
+
     if not models:
         raise ValueError("An ensemble needs at least one member.")
     classes = models[0].classes

@@ -26,7 +26,7 @@ _NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old or the new content, never a part; a DataError if that cannot be."""
+    """Write a file so that readers see the old or the new content, never a part; a DataError if it fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -40,8 +40,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise DataError(
-            f"{path} could not be written ({error.strerror or error}). Is there room on the disk, and may the folder "
-            "be written to?"
+            f"{path} could not be written ({error.strerror or error}). Check disk space and permissions."
         ) from error
 
 
@@ -54,21 +53,21 @@ def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_
     """Refuse, before any work is done, a file that cannot be written, or that would replace one still needed.
 
     Args:
-        inputs: what the command reads; none of it is replaced.
+        inputs: files that are read; none of them is replaced.
         keep: says of an existing file whether it must stay.
     """
     if out.is_dir():
-        raise UsageError(f"{out} is a folder; --out needs the name of a file.")
+        raise UsageError(f"{out} is a folder. `out` must be the name of a file.")
     above = next(folder for folder in out.absolute().parents if folder.exists())
     _check_writable(out, above)
     if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
-        raise UsageError(f"{out} is what the command reads and is not replaced; choose another --out.")
+        raise UsageError(f"{out} is an input and is not replaced. Choose another `out`.")
     if out.exists() and keep(out):
-        raise UsageError(f"{out} exists already and is not replaced; choose another --out.")
+        raise UsageError(f"{out} already exists and is not replaced. Choose another `out`.")
 
 
 def make_folder(out: Path) -> None:
-    """Make the folder that a run writes to; a UsageError if that cannot be."""
+    """Create the folder that a run writes to; a UsageError if it cannot be created."""
     above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     _check_writable(out, above)
     out.mkdir(parents=True, exist_ok=True)
@@ -77,9 +76,9 @@ def make_folder(out: Path) -> None:
 def _check_writable(out: Path, above: Path) -> None:
     """Whether something can be made below `above`, which is there already."""
     if not above.is_dir():
-        raise UsageError(f"--out {out} cannot be made: {above} is a file, and a folder is needed there.")
+        raise UsageError(f"{out} cannot be created: {above} is a file, not a folder. Choose another `out`.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {out} cannot be made: {above} may not be written to. Choose another --out.")
+        raise UsageError(f"{out} cannot be created: {above} is not writable. Choose another `out`.")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -140,14 +139,14 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield file, _checked(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint is brought in by "
-            "`dept convert`."
+            f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint must first be "
+            "converted with `dept convert`."
         ) from error
 
 
 def _checked(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     if "dept" not in header:
-        raise DataError(f"{path} holds plain weights without dept's metadata; bring it in with `dept convert`.")
+        raise DataError(f"{path} holds plain weights without dept's metadata. Convert it with `dept convert`.")
     with intact(path):
         meta: dict[str, Any] = json.loads(header["dept"])
         if meta.get("format") != FORMAT:
@@ -164,5 +163,5 @@ def intact(path: str | Path) -> Iterator[None]:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"The metadata of {path} is damaged, or was written by another version of dept "
-            f"({type(error).__name__}: {error}). Make the file anew, or use the version that wrote it."
+            f"({type(error).__name__}: {error}). Create the file again, or use the version that wrote it."
         ) from error

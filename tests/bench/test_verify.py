@@ -99,7 +99,7 @@ def test_command_says_why_it_does_not_check(tmp_path: Path, capsys: pytest.Captu
     assert "today's definition" in found[0]["reason"] and "no results" in found[1]["reason"]
     with pytest.raises(DataError, match="nowhere does not exist"):
         bench_verify.run(["visda", *options, "--data", str(tmp_path / "nowhere")])
-    with pytest.raises(UsageError, match="--cell belongs to one suite"):
+    with pytest.raises(UsageError, match="--cell needs exactly one suite"):
         bench_verify.run(["--cell", "abc", *options])
 
 

@@ -26,7 +26,7 @@ def seven(monkeypatch: pytest.MonkeyPatch) -> None:
     pacs = benchmarks.get("pacs")
     small = replace(pacs, domains=tuple(replace(d, images=7) for d in pacs.domains))
     rows = tuple(small if b.name == "pacs" else b for b in benchmarks.TABLE)
-    monkeypatch.setattr(bench_datasets, "TABLE", rows)
+    monkeypatch.setattr(benchmarks, "TABLE", rows)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -50,7 +50,7 @@ def test_complete_partial_and_missing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert row(text, "visda") == ["missing", "0/2", "0", "207,785"]
     assert row(text, "imagenet-c") == ["missing", "0/75", "0", "3,750,000"]
     assert "Art: 2 of 2,427 images in" in text and "2 of 65 classes, without Backpack" in text
-    assert "not there: Clipart, Product, Real World" in text
+    assert "missing: Clipart, Product, Real World" in text
     assert "https://ai.bu.edu/visda-2017/" in text and "https://domaingeneralization.github.io/" not in text
 
 
@@ -78,7 +78,7 @@ def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv("DEPT_DATA", raising=False)
     with pytest.raises(UsageError, match=r"--root DIR, or \$DEPT_DATA"):
         bench_datasets.run([])
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         bench_datasets.run(["--root", str(tmp_path / "nowhere")])
     monkeypatch.setenv("DEPT_DATA", str(tmp_path))
     assert "missing" in printed(capsys)

@@ -50,7 +50,7 @@ def test_wrong_requests_are_sentences(photos: Path, tmp_path: Path, capsys: pyte
     assert corrupted(photos, tmp_path / "out", "--type", "rain") == 2
     assert "There is no corruption 'rain'" in capsys.readouterr().err
     assert corrupted(photos, tmp_path / "out", "--severity", "6") == 2
-    assert "--severity goes from 1 to 5" in capsys.readouterr().err
+    assert "--severity must be from 1 to 5" in capsys.readouterr().err
     assert main(["corrupt", str(tmp_path / "none"), str(tmp_path / "out")]) == 3
     capsys.readouterr()
     for size in ("-4", "31"):
@@ -58,7 +58,7 @@ def test_wrong_requests_are_sentences(photos: Path, tmp_path: Path, capsys: pyte
         assert "--size must be 0 (images as they are) or at least 32" in capsys.readouterr().err
     for quality in ("-1", "900"):
         assert corrupted(photos, tmp_path / "out", "--quality", quality) == 2
-        assert "--quality goes from 1 to 100" in capsys.readouterr().err
+        assert "--quality must be from 1 to 100" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -33,8 +33,8 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 2) ->
 @pytest.fixture
 def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Computing anything before the refusal is a failure."""
-    for place in ("dept.cli.predict.predict", "dept.cli.stats.compute_stats", "dept.report.page.make_page"):
-        monkeypatch.delattr(place)
+    for place in ("dept.inference.predict", "dept.models.stats.compute_stats", "dept.report.page.make_page"):
+        monkeypatch.setattr(place, None)
 
 
 @pytest.mark.usefixtures("_no_work")
@@ -47,8 +47,8 @@ def test_a_model_is_not_replaced(
     link.symlink_to(model)
     for command in ("stats", "predict"):
         assert "is not replaced" in refused(capsys, command, model, source_images, "--out", model)
-        assert "exists already and is not replaced" in refused(capsys, command, model, source_images, "--out", other)
-        assert "what the command reads" in refused(capsys, command, model, source_images, "--out", link)
+        assert "already exists and is not replaced" in refused(capsys, command, model, source_images, "--out", other)
+        assert "is an input and is not replaced" in refused(capsys, command, model, source_images, "--out", link)
     assert "is not replaced" in refused(capsys, "report", source_run.folder, "--out", model)
     assert model.read_bytes() == other.read_bytes() == before
 
@@ -60,7 +60,7 @@ def test_other_inputs_are_not_replaced(
     listing, config = tmp_path / "list.csv", source_run.folder / "config.json"
     listing.write_text("a.png\n")
     before = config.read_text()
-    assert "what the command reads" in refused(capsys, "predict", model, listing, "--out", listing)
+    assert "is an input and is not replaced" in refused(capsys, "predict", model, listing, "--out", listing)
     assert "is not replaced" in refused(capsys, "stats", model, listing, "--out", listing)
     assert "is not replaced" in refused(capsys, "report", source_run.folder, "--out", config)
     assert listing.read_text() == "a.png\n" and config.read_text() == before
@@ -89,7 +89,7 @@ def test_the_ending_says_how_predictions_are_written(
 def test_a_folder_is_no_file_to_write(
     model: Path, source_run: TrainRun, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, said = tmp_path / "folder.csv", "is a folder; --out needs the name of a file"
+    out, said = tmp_path / "folder.csv", "is a folder. --out must be the name of a file"
     out.mkdir()
     for command in ("stats", "predict"):
         assert said in refused(capsys, command, model, source_images, "--out", out)
@@ -111,7 +111,7 @@ def test_a_file_is_no_folder_to_write(
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
         said = refused(capsys, *runs(command, model, source_images), "--out", out)
-        assert f"{tmp_path / 'file'} is a file, and a folder is needed there" in said
+        assert f"{tmp_path / 'file'} is a file, not a folder" in said
 
 
 @pytest.mark.parametrize("command", ["adapt", "stream", "stats", "predict"])
@@ -125,7 +125,7 @@ def test_a_folder_that_may_not_be_written_to(
 ) -> None:
     monkeypatch.setattr("dept.io.os.access", lambda *_: False)  # chmod does not keep out an administrator
     said = refused(capsys, *runs(command, model, source_images), "--out", tmp_path / "new" / "out.csv")
-    assert f"{tmp_path} may not be written to. Choose another --out" in said and not (tmp_path / "new").exists()
+    assert f"{tmp_path} is not writable. Choose another --out" in said and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("command", ["adapt", "train", "uda", "stream"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from dept.runs.train import TrainRun
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -41,3 +44,17 @@ def test_exit_code_and_stderr_of_a_real_process() -> None:
     done = subprocess.run([sys.executable, "-m", "dept", "evalute"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == "dept: there is no command 'evalute'. Did you mean `dept evaluate`?\n"
+
+
+def test_predict_imports_only_what_it_needs(source_run: TrainRun, target_images: Path) -> None:
+    """Beside torch and timm, whose import is the waiting time."""
+    image = next(target_images.rglob("*.png"))
+    code = f"""
+import sys
+from dept.cli.main import main
+code = main(["predict", {str(source_run.file)!r}, {str(image)!r}, "--device", "cpu"])
+needless = ("scipy", "sklearn", "matplotlib", "jinja2", "dept.runs", "dept.bench", "dept.report", "dept.demo")
+print("RESULT", code, [name for name in needless if name in sys.modules])
+"""
+    done = python(code)
+    assert "RESULT 0 []" in done.stdout, done.stdout + done.stderr

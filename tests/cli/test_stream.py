@@ -76,7 +76,7 @@ def test_broken_and_repeated_files(
     answers = rows(tmp_path / "run")
     assert [row["path"] for row in answers] == [str(broken), good, str(missing)]
     assert "error" in answers[0] and "label" in answers[1] and "error" in answers[2]
-    assert "came twice" in capsys.readouterr().err
+    assert "was given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("saved", [0, 4])
@@ -140,9 +140,9 @@ def test_a_stream_that_is_killed_after_its_first_update_can_go_on(
         answer(session, *words)
 
     answer = _Session._predict
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+    with monkeypatch.context() as patch:
         patch.setattr(_Session, "_predict", killed)
-        stream(source_run, target_images, parts)
+        assert stream(source_run, target_images, parts) == 1
     assert len(rows(parts)) == 4 and (parts / "adapter.safetensors").exists()
     assert stream(source_run, target_images, parts, "--resume") == 0
     assert (parts / "predictions.jsonl").read_text() == (whole / "predictions.jsonl").read_text()
@@ -310,4 +310,4 @@ def test_a_path_listed_twice_is_predicted_once(
     listing.write_text("\n".join([*files, files[0], files[2]]) + "\n")
     assert stream(source_run, listing, tmp_path / "run", "--order", "as-is") == 0
     assert [row["path"] for row in rows(tmp_path / "run")] == files
-    assert capsys.readouterr().err.count("came twice") == 2
+    assert capsys.readouterr().err.count("was given twice") == 2

@@ -53,11 +53,11 @@ def test_the_whole_set_is_left_alone() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match=r"--ratio must be above 0 and at most 1, found 0"):
+    with pytest.raises(UsageError, match=r"`ratio` must be above 0 and at most 1, found 0"):
         fraction(images_of((3,)), 0, rule="stratified")
     with pytest.raises(UsageError, match=r"found 1\.5"):
         fraction(images_of((3,)), 1.5, rule="stratified")
-    with pytest.raises(UsageError, match="needs labelled target images; use --subset uniform"):
+    with pytest.raises(UsageError, match=r"needs labelled target images\. Use `subset=uniform`"):
         fraction(images_of((3,)).unlabelled(), 0.5, rule="stratified")
     with pytest.raises(DataError, match="leaves no image of any class"):
         fraction(images_of((3, 3)), 0.1, rule="stratified")
@@ -89,5 +89,5 @@ def test_split_of_one_image_is_refused() -> None:
 
 @pytest.mark.parametrize("share", [1.5, 1.0, -0.1, float("nan")])
 def test_a_held_out_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(UsageError, match="--held-out is a share of the images"):
+    with pytest.raises(UsageError, match="`held_out` must be at least 0 and below 1"):
         split(images_of((10,)), share)

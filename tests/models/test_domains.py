@@ -423,7 +423,7 @@ def test_a_small_temperature_picks_the_nearest_domain(run: TrainRun, domains: li
         return record["weights"]
 
     assert weights(0.01)[1] > 0.999 and max(weights(1e6)) == pytest.approx(1 / 3, abs=1e-3)
-    with pytest.raises(UsageError, match="--domain-temperature must be above 0, found 0"):
+    with pytest.raises(UsageError, match="`domain_temperature` must be above 0, found 0"):
         weights(0)
 
 

@@ -15,8 +15,7 @@ from PIL import Image
 
 pytest.importorskip("jinja2")
 
-from dept import methods
-from dept.cli.adapt import Files
+from dept.cli.adapt import COMMAND
 from dept.cli.main import main
 from dept.cli.parse import parse
 from dept.data.images import find_labelled
@@ -28,7 +27,7 @@ from dept.report.blocks import Page
 from dept.report.command import reproduce
 from dept.report.measure import Missing, ReportOptions, measure
 from dept.report.page import make_page, render, write_report
-from dept.runs.adapt import AdaptOptions, AdaptRun, adapt
+from dept.runs.adapt import AdaptRun, adapt
 from dept.runs.read import cost, loss_curves, read_run, score_curves
 from dept.runs.train import TrainRun, train
 from dept.runs.uda import adapt_with_source
@@ -280,12 +279,11 @@ def test_the_command_repeats_the_settings(scored_run: AdaptRun) -> None:
     command, notes = reproduce(run)
     words = shlex.split(command)
     assert words[:2] == ["dept", "adapt"] and notes == []
-    kind = methods.get("dept")
-    parsed = parse("adapt", "", words[2:], files=Files, options=AdaptOptions(), config=kind.Config())
+    given, _, _, options, config = parse(COMMAND, words[2:])
     recorded = run.config["protocol"]["config"]
-    assert json.loads(json.dumps(asdict(parsed.config))) == recorded
-    assert json.loads(json.dumps(asdict(parsed.options))) == run.config["options"]
-    assert str(parsed.files.model) == run.inputs["model"] and str(parsed.files.score) == run.inputs["score"]
+    assert json.loads(json.dumps(asdict(config))) == recorded
+    assert json.loads(json.dumps(asdict(options))) == run.config["options"]
+    assert str(given.model) == run.inputs["model"] and str(given.score) == run.inputs["score"]
 
 
 @pytest.mark.parametrize(

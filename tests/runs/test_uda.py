@@ -175,7 +175,7 @@ def test_command_with_unknown_names(words: list[str]) -> None:
 
 def test_help_shows_the_methods_own_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        dept.cli.uda.run(["--method", "can", "--help"])
+        dept.cli.uda.run(["--method", "can", "--help-all"])
     page = capsys.readouterr().out
     assert "--classes-per-step" in page and "--temperature" not in page
 

@@ -7,46 +7,46 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from dept import methods
-from dept.cli.parse import choose, parse
-from dept.cli.running import Keeping, show_run
-from dept.runs.adapt import AdaptOptions, adapt
+from dept.cli.command import Command, Positional
+from dept.cli.parse import parse
+from dept.cli.parts import MethodChoice, ModelFile, RunOutput
+from dept.cli.running import show_run
 
 
 @dataclass(frozen=True)
-class Files:
-    """What goes in and out."""
+class AdaptInput(ModelFile):
+    """The model, and the images it is adapted to."""
 
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """model file (from `dept train` or `dept convert`)"""
-    images: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    images: Annotated[Path, Positional("IMAGES")]
     """folder of unlabelled images (any nesting), or a list file"""
-    out: Path
-    """run folder to write"""
-    method: str = "dept"
-    """how to adapt; `dept methods` lists them. Its own settings are below"""
-    preset: str | None = None
-    """named settings of the method (dept: official, paper; tent: online, offline)"""
     score: Path | None = None
-    """labelled images to score on; labels never reach the adaptation"""
+    """labelled images to evaluate on; labels never reach the adaptation"""
+
+
+COMMAND = Command(
+    "adapt",
+    "Adapt a model to unlabelled images.",
+    {"Input": AdaptInput, "Output": RunOutput, "Method": MethodChoice, "Run": "dept.runs.adapt:AdaptOptions"},
+    common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "ratio", "device", "workers",
+            "lr", "batch", "epochs", "max_iters"),
+    setting="offline",
+    method="dept",
+)  # fmt: skip
 
 
 def run(argv: list[str]) -> int:
-    """Parse the method's name first, then everything else with that method's flags."""
-    kind, config = choose(partial(methods.get, setting="offline"), argv, "dept")
-    description = f"Adapt a model to unlabelled images.\n\n{kind.name}: {kind.summary}"
-    command = parse("adapt", description, argv, files=Files, keeping=Keeping(), options=AdaptOptions(), config=config)
-    files: Files = command.files
+    """Adapt, and print what changed."""
+    given, output, choice, options, config = parse(COMMAND, argv)
+    from dept.runs.adapt import adapt
+
     start = partial(
         adapt,
-        files.model,
-        files.images,
-        out=files.out,
-        method=files.method,
-        config=command.config,
-        options=command.options,
-        score_on=files.score,
+        given.model,
+        given.images,
+        out=output.out,
+        method=choice.method,
+        config=config,
+        options=options,
+        score_on=given.score,
     )
-    return show_run(["adapt", *argv], files.out, command.keeping, start)
+    return show_run(["adapt", *argv], output, start)

@@ -1,43 +1,54 @@
-"""`dept bench list | datasets | diff | versus | verify | cost | SUITE …`."""
+"""`dept bench list | datasets | diff | versus | verify | tsne | cost | SUITE …`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from dept.bench import suites
+from dept.declared import module_docstring
 
 COMMANDS = {
-    "datasets": ("dept.cli.bench_datasets", "which data sets are complete"),
-    "diff": ("dept.cli.bench_diff", "what differs between two results"),
-    "versus": ("dept.cli.bench_versus", "is one row of a suite better than another, paired over images"),
-    "verify": ("dept.cli.bench_verify", "re-run a small cell of each suite and compare"),
-    "tsne": ("dept.cli.bench_tsne", "figure of the features before and after an adaptation"),
-    "cost": ("dept.cli.bench_cost", "time and memory of a step against full tuning, beside the FLOP bound"),
+    "list": "suites with their estimated GPU hours",
+    "datasets": "which data sets are complete",
+    "diff": "what differs between two results",
+    "versus": "is one row of a suite better than another, paired over images",
+    "verify": "re-run a small cell of each suite and compare",
+    "tsne": "figure of the features before and after an adaptation",
+    "cost": "time and memory of a step against full tuning, next to the FLOP bound",
 }
 
 
 def run(argv: list[str]) -> int:
-    """List what there is, or run it."""
-    if not argv or argv[0] in ("list", "-h", "--help"):
-        return _list()
+    """Print what there is, or run it."""
+    if not argv or argv[0] in ("-h", "--help", "--help-all"):
+        commands = [f"  {name:<18}{text}" for name, text in COMMANDS.items()]
+        rows = [f"  {name:<18}{about(name).split('. ')[0].removesuffix('.')}" for name in suites.available()]
+        print("\n".join(["usage: dept bench NAME …\n", "Commands", *commands, "\nSuites", *rows]))
+        print("\n`dept bench NAME --help` explains one.")
+        return 0
     name, rest = argv[0], argv[1:]
+    if name == "list":
+        return _list()
     if name in COMMANDS:
-        code: int = import_module(COMMANDS[name][0]).run(rest)
+        code: int = import_module(f"dept.cli.bench_{name}").run(rest)
         return code
     from dept.cli import bench_suite
 
     return bench_suite.run(name, rest)
 
 
+def about(name: str) -> str:
+    """What a suite measures: the first paragraph of its file, without its name."""
+    paragraph = module_docstring(suites.module(name)).split("\n\n")[0]
+    return " ".join(paragraph.removeprefix(f"`{name}`: ").split())
+
+
 def _list() -> int:
-    print("usage: dept bench NAME …\n\nsuites (hours: one GPU, estimated)")
     from dept.bench.estimate import gpu_hours
 
+    print("Suites (hours: one GPU, estimated)")
     for name in suites.available():
         suite = suites.get(name)
         hours = gpu_hours(suite)
         print(f"  {name:<18}{f'{hours:.1f}' if hours >= 0.1 else '< 0.1':>7} h  {suite.title}")
-    print("\ncommands")
-    print("\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items()))
-    print("\n`dept bench NAME --help` explains one.")
     return 0

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from dept.bench.compare import Comparison, compare, find_result
-from dept.bench.protocol import Difference, short
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
 
 
 @dataclass(frozen=True)
-class Files:
+class TwoResults:
     """The two results."""
 
-    a: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="A")]
+    a: Annotated[str, Positional("A")]
     """result.json, run folder, or the beginning of a cell's key"""
-    b: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="B")]
+    b: Annotated[str, Positional("B")]
     """the same"""
     results: Path = Path("benchmarks/results")
     """folder that keys are looked up in"""
@@ -29,29 +25,28 @@ class Files:
     """print JSON"""
 
 
+COMMAND = Command("bench diff", "Show what differs between two results.", {"Arguments": TwoResults})
+
+
 def run(argv: list[str]) -> int:
-    """Say what differs; 0 whether or not anything does."""
-    files: Files = parse("bench diff", "What differs between two results.", argv, files=Files).files
-    (one, a), (two, b) = (find_result(name, files.results) for name in (files.a, files.b))
+    """Print what differs; 0 whether or not anything does."""
+    (given,) = parse(COMMAND, argv)
+    from dept.bench.compare import compare, find_result
+    from dept.bench.protocol import short
+
+    (one, a), (two, b) = (find_result(name, given.results) for name in (given.a, given.b))
     found = compare(a, b)
-    if files.json:
+    if given.json:
         print(as_json({"a": one, "b": two, "equal": found.equal, **asdict(found)}))
-    else:
-        print(described(found, one, two))
-    return 0
-
-
-def described(found: Comparison, one: Path, two: Path) -> str:
-    """The comparison as text."""
+        return 0
     parts = [f"A  {one}\nB  {two}"]
     for name in ("protocol", "environment", "outcome"):
-        differing: Sequence[Difference] = getattr(found, name)
-        rows = [[path, _value(ours), _value(theirs)] for path, ours, theirs in differing]
+        rows = [
+            [path, *(f"{value:.6g}" if isinstance(value, float) else short(value) for value in values)]
+            for path, *values in getattr(found, name)
+        ]
         parts.append(table([name, "A", "B"], rows) if rows else f"{name}: no difference")
     if found.predictions:
         parts.append(found.predictions[0].upper() + found.predictions[1:] + ".")
-    return "\n\n".join(parts)
-
-
-def _value(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+    print("\n\n".join(parts))
+    return 0

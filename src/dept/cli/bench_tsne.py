@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.show import report_skipped, say
-from dept.data.images import decodable, find_labelled
-from dept.data.loader import Runtime, resolve_device
-from dept.data.subsets import sample
-from dept.models.files import load
-from dept.report.tsne import draw, features
+from dept.cli.parts import Device, ModelFile
+from dept.cli.show import as_json, report_skipped, say
 
 
 @dataclass(frozen=True)
-class Files:
-    """Which models see which images."""
+class TsneInput(ModelFile):
+    """The models, the images and the figure."""
 
-    model: Annotated[Path, tyro.conf.Positional]
-    """source model"""
-    images: Annotated[Path, tyro.conf.Positional]
+    images: Annotated[Path, Positional("LABELLED")]
     """labelled images; labels only colour the points"""
     adapters: tuple[Path, ...] = ()
-    """adapter files; one more panel each"""
+    """adapter files; each adds a panel"""
     out: Path = Path("tsne.png")
     """figure to write"""
     limit: int = 2000
-    """at most so many images, drawn uniformly"""
-    device: str = "auto"
-    """cpu, cuda, mps or auto"""
-    workers: int = 0
-    """processes that decode images"""
+    """use at most N images, drawn uniformly"""
+
+
+COMMAND = Command(
+    "bench tsne", "Plot t-SNE of features before and after adaptation.", {"Arguments": TsneInput, "Run": Device}
+)
 
 
 def run(argv: list[str]) -> int:
     """Draw the figure; print how well classes separate in each panel."""
-    files: Files = parse("bench tsne", "t-SNE of features before and after adaptation.", argv, files=Files).files
-    runtime = Runtime(resolve_device(files.device), files.workers)
-    source = load(files.model)
-    images = decodable(sample(find_labelled(files.images, source.classes), files.limit))
+    given, how = parse(COMMAND, argv)
+    from dept.data.images import decodable, find_labelled
+    from dept.data.loader import Runtime, resolve_device
+    from dept.data.subsets import sample
+    from dept.models.files import load
+    from dept.report.tsne import draw, features
+
+    runtime = Runtime(resolve_device(how.device), how.workers)
+    source = load(given.model)
+    images = decodable(sample(find_labelled(given.images, source.classes), given.limit))
     report_skipped(images)
     sets = {"source model": features(source, images, runtime)}
-    for adapter in files.adapters:
+    for adapter in given.adapters:
         name = adapter.parent.name or adapter.stem
-        sets[f"adapted: {name}"] = features(load(files.model, adapter=adapter), images, runtime)
-    found = draw(sets, images.labels or (), images.classes, files.out)
-    say(f"Figure: {files.out}")
-    print(json.dumps({"images": len(images), "nearest_neighbour_agrees": found}, indent=2))
+        sets[f"adapted: {name}"] = features(load(given.model, adapter=adapter), images, runtime)
+    found = draw(sets, images.labels or (), images.classes, given.out)
+    say(f"Figure: {given.out}")
+    print(as_json({"images": len(images), "nearest_neighbour_agrees": found}))
     return 0

@@ -1,67 +1,61 @@
-"""`dept bench verify [SUITE …]`: run a small committed cell of each suite again, and say whether it reproduces."""
+"""`dept bench verify [SUITE …]`: re-run a small committed cell of each suite and check that it reproduces."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
-from dept.bench import suites
-from dept.bench.execute import Executor
-from dept.bench.found import key_of, stored_cells
-from dept.bench.runner import Cell
-from dept.bench.verify import TOLERANCE, Check, cheapest, verify, with_key
-from dept.cli.bench_suite import domains
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
+from dept.cli.parts import BenchInputs, Device
 from dept.cli.show import as_json, say, table
 from dept.errors import DataError, DeptError, UsageError
 
-_DESCRIPTION = f"""Run a committed cell of each suite again and compare.
-
-Of every suite the quickest cell is taken, by its stored time and that of its source training. In the environment of the
-stored result every prediction must be equal; where versions, device, processor or threads differ, the accuracy may be
-off by {TOLERANCE:g} point. Suites without committed results, or without data or weights here, are not checked."""
+if TYPE_CHECKING:
+    from dept.bench.runner import Cell
+    from dept.bench.verify import Check
 
 
 @dataclass(frozen=True)
-class Files:
-    """What is run again, and with which files."""
+class VerifyInput(BenchInputs):
+    """What is re-run, and with which files."""
 
-    suites: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE …]")] = ()
-    """which suites; all by default"""
-    data: Path | None = None
-    """folder of the data sets (default: $DEPT_DATA)"""
-    weights: Path | None = None
-    """timm weights of the backbone (safetensors)"""
-    results: Path = Path("benchmarks/results")
-    """folder of the committed results"""
+    suites: Annotated[tuple[str, ...], Positional("[SUITE …]")] = ()
+    """suites to check (default: all)"""
     work: Path = Path("runs/verify")
     """folder for models and run folders"""
     cell: str = ""
-    """the (beginning of the) key of a cell to run instead of the quickest one; with one suite"""
-    device: str = "auto"
-    """cpu, cuda, mps or auto"""
-    workers: int = 0
-    """processes that decode images and make views"""
+    """key (or its beginning) of a cell to run instead of the quickest one; needs exactly one suite"""
     json: bool = False
     """print JSON"""
 
 
+COMMAND = Command(
+    "bench verify",
+    """Re-run a committed cell of each suite and compare.
+
+The quickest cell of every suite is taken, by its stored time and that of its source training. In the environment of the
+stored result every prediction must be equal. Where versions, device, processor or threads differ, accuracy may differ
+by 1 point. Suites without committed results, or without data or weights here, are not checked.""",
+    {"Arguments": VerifyInput, "Run": Device},
+)
+
+
 def run(argv: list[str]) -> int:
     """1 if a result does not reproduce, or nothing could be checked."""
-    files: Files = parse("bench verify", _DESCRIPTION, argv, files=Files).files
-    if files.cell and len(files.suites) != 1:
-        raise UsageError("--cell belongs to one suite: name it, as in `dept bench verify pacs-mini --cell KEY`.")
-    for path in (files.data, files.weights):
+    given, how = parse(COMMAND, argv)
+    if given.cell and len(given.suites) != 1:
+        raise UsageError("--cell needs exactly one suite, as in `dept bench verify pacs-mini --cell KEY`.")
+    for path in (given.data, given.weights):
         if path is not None and not path.exists():
             raise DataError(f"{path} does not exist.")
-    checks = [_check(name, files) for name in files.suites or suites.available()]
-    if files.json:
+    from dept.bench import suites
+
+    checks = [_check(name, given, how) for name in given.suites or suites.available()]
+    if given.json:
         print(as_json([asdict(check) for check in checks]))
     else:
         rows = [[check.suite, check.key or "–", check.verdict, check.reason] for check in checks]
@@ -70,33 +64,33 @@ def run(argv: list[str]) -> int:
     return 0 if checked and not any(check.failed for check in checked) else 1
 
 
-def _check(name: str, files: Files) -> Check:
+def _check(name: str, given: VerifyInput, how: Device) -> Check:
     """One suite; what cannot be run is not checked, with the reason."""
+    from dept.bench import suites
+    from dept.bench.execute import Executor
+    from dept.bench.found import key_of, stored_cells
+    from dept.bench.verify import Check, cheapest, verify, with_key
+
     suite = suites.get(name)
-    entries = stored_cells(files.results / name)
+    entries = stored_cells(given.results / name)
     if not entries:
-        return Check(name, "not checked", f"no results in {files.results / name}")
+        return Check(name, "not checked", f"no results in {given.results / name}")
     try:
-        executor = Executor(
-            suite, domains(files.data, files.work), files.weights, files.work, files.device, files.workers
-        )
-        entry = _picked(entries, {cell.key for cell in suite.cells(executor.weights_id)}, files.cell)
+        executor = Executor(suite, given.domains(), given.weights, given.work, how.device, how.workers)
+        if given.cell:
+            entry: Mapping[str, Any] | None = with_key(entries, given.cell)
+        else:
+            defined = {cell.key for cell in suite.cells(executor.weights_id)}
+            trainings = [entry for entry in entries if "after" not in entry["result"]]
+            entry = cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])
         if entry is None:
-            return Check(name, "not checked", "no stored cell is of today's definition with these --weights")
-        say(f"{name}: running {entry['cell']['shift']} {entry['cell']['method']} again ({key_of(entry)}) …")
-        return verify(entry, partial(_again, executor))
+            return Check(name, "not checked", "no stored cell matches today's definition with these --weights")
+        say(f"{name}: re-running {entry['cell']['shift']} {entry['cell']['method']} ({key_of(entry)}) …")
+
+        def again(cell: Cell) -> dict[str, Any]:
+            shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
+            return executor.run(cell)
+
+        return verify(entry, again)
     except DeptError as error:
         return Check(name, "not checked", str(error))
-
-
-def _again(executor: Executor, cell: Cell) -> dict[str, Any]:
-    shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
-    return executor.run(cell)
-
-
-def _picked(entries: Sequence[dict[str, Any]], defined: set[str], key: str) -> Mapping[str, Any] | None:
-    """The cell that was asked for, or the quickest of those that the suite defines."""
-    if key:
-        return with_key(entries, key)
-    trainings = [entry for entry in entries if "after" not in entry["result"]]
-    return cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])

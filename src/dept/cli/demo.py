@@ -4,56 +4,70 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dept.bench.suites.digits import STAGES
+from dept.cli.command import Command
 from dept.cli.parse import parse
+from dept.cli.parts import Json
 from dept.cli.show import ProgressBar, as_json, say, table
-from dept.demo import Demo, Row, run_demo
 from dept.errors import UsageError
 
-_DESCRIPTION = """Try everything on embedded data.
-
-A small ViT that was trained on digits rendered from fonts is scored on 1,797 real handwritten digits, adapted
-to them without labels by Tent and by DePT, and scored again. About two minutes on two cores."""
+if TYPE_CHECKING:
+    from dept.demo import Demo, Row
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions(Json):
     """What to run."""
 
     out: Path = Path("runs/demo")
     """folder for images, models and adapters; runs of an earlier demo in it are replaced"""
     train: bool = False
-    """train the source model first instead of taking the embedded one (about ten minutes more)"""
+    """train the source model first instead of using the embedded one (about ten minutes more)"""
     variants: str = "G"
     """S, G, D or several, separated by commas; S and D have no embedded source model and train theirs first"""
     seed: int = 0
     """seed of adaptation, and of training with --train"""
-    json: bool = False
-    """print the result as JSON"""
     limit: int = 0
-    """use this many images only; 0 for all 1,797"""
+    """use at most N images; 0 for all 1,797"""
     epochs: int = 0
-    """passes of DePT over the images; 0 for the demo's own"""
+    """epochs of DePT; 0 for the demo's own"""
+
+
+COMMAND = Command(
+    "demo",
+    """Try everything on embedded data.
+
+A small ViT that was trained on digits rendered from fonts is evaluated on 1,797 real handwritten digits, adapted to
+them without labels by Tent and by DePT, and evaluated again. About two minutes on two cores.""",
+    {"Options": DemoOptions},
+)
 
 
 def run(argv: list[str]) -> int:
     """Run the demo and print its table."""
-    options: Options = parse("demo", _DESCRIPTION, argv, options=Options).options
-    variants = _variants(options.variants)
-    fresh = [v for v in variants if options.train or v != "G"]
+    (given,) = parse(COMMAND, argv)
+    from dept.bench.suites.digits import STAGES
+    from dept.demo import run_demo
+
+    variants = list(dict.fromkeys(name.strip().upper() for name in given.variants.split(",") if name.strip()))
+    if not variants or not set(variants) <= set(STAGES):
+        raise UsageError(f"--variants takes {', '.join(STAGES)} or several of them, found {given.variants!r}.")
+    fresh = [v for v in variants if given.train or v != "G"]
     if fresh:
         say(f"Source models of {', '.join(fresh)} are trained first, about ten minutes each on one core.")
+    settings = {"epochs": given.epochs} if given.epochs else {}
+    listener = _Listener()
     demo = run_demo(
-        options.out,
+        given.out,
         variants=variants,
-        retrain=options.train,
-        seed=options.seed,
-        limit=options.limit,
-        listener=_Listener(),
-        **({"epochs": options.epochs} if options.epochs else {}),
+        retrain=given.train,
+        seed=given.seed,
+        limit=given.limit,
+        listener=listener,
+        **settings,
     )
-    print(as_json(demo.as_dict()) if options.json else _text(demo))
+    print(as_json(demo.as_dict()) if given.json else _text(demo))
     return 0
 
 
@@ -66,29 +80,25 @@ class _Listener:
     def __call__(self, event: dict[str, object]) -> None:
         if event["event"] == "start":
             self.bar = ProgressBar()
-        if event["event"] != "score":  # the table says it all
+        if event["event"] != "score":  # the table shows the scores
             self.bar(event)
 
 
-def _variants(text: str) -> list[str]:
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in STAGES]
-    if unknown or not names:
-        raise UsageError(f"--variants takes {', '.join(STAGES)} or several of them, found {text!r}.")
-    return list(dict.fromkeys(names))
-
-
 def _text(demo: Demo) -> str:
-    """The table, a sentence about it, and commands to go on with."""
+    """The table, a sentence about it, and the next commands."""
     header = ["method", "before", "after", "tunable", "adapter", "seconds"]
     lines = ["Rendered digits -> real handwritten digits, accuracy without any label of the target:\n"]
     lines += [table(header, [_cells(row) for row in demo.rows]), ""]
-    lines += [_sentence(row) for row in demo.rows if row.method.startswith("DePT")]
+    for row in demo.rows:
+        if row.method.startswith("DePT"):
+            gone = (row.after - row.before) / (1 - row.before) if row.before < 1 else 0.0
+            verb = f"removed {100 * gone:.0f} % of" if gone >= 0 else f"added {-100 * gone:.0f} % to"
+            lines.append(f"{row.method} {verb} the source model's errors.")
     lines += [f"Report: {file}" for file in demo.reports]
-    lines.append(f"{demo.seconds:.0f} seconds in all.\n\nGo on with:")
     last = demo.rows[-1]
     model = demo.models[last.method.split("-")[1]]
     lines += [
+        f"{demo.seconds:.0f} seconds in total.\n\nNext:",
         f"  dept predict {model} {demo.images} --adapter {last.adapter} --out {demo.images.parent}/labels.csv",
         f"  dept evaluate {model} {demo.images} --adapter {last.adapter}",
         f"  dept info {last.adapter}",
@@ -102,10 +112,3 @@ def _cells(row: Row) -> list[str]:
         return [row.method, f"{100 * row.before:.1f} %", "-", "-", "-", f"{row.seconds:.1f}"]
     size, tunable = f"{row.adapter_bytes / 1024:.0f} KiB", f"{row.tunable:,}"
     return [row.method, f"{100 * row.before:.1f} %", f"{100 * row.after:.1f} %", tunable, size, f"{row.seconds:.1f}"]
-
-
-def _sentence(row: Row) -> str:
-    """How many of the source model's errors are gone."""
-    gone = (row.after - row.before) / (1 - row.before) if row.before < 1 else 0.0
-    verb = f"removed {100 * gone:.0f} % of" if gone >= 0 else f"added {-100 * gone:.0f} % to"
-    return f"{row.method} {verb} the source model's errors."

@@ -7,36 +7,39 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-from dept.io import read_meta, read_shapes
 
 
 @dataclass(frozen=True)
-class Files:
-    """Which file."""
+class InfoInput:
+    """The file to look into."""
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[Path, Positional("FILE")]
     """a model, adapter or resume file"""
     json: bool = False
-    """print the whole metadata as JSON"""
+    """print all metadata as JSON"""
+
+
+COMMAND = Command("info", "Look inside a model or adapter file.", {"Arguments": InfoInput})
 
 
 def run(argv: list[str]) -> int:
     """Print the metadata and the tensors of a file."""
-    files: Files = parse("info", "Look inside a model or adapter file.", argv, files=Files).files
-    meta, shapes = read_meta(files.file), read_shapes(files.file)
+    (given,) = parse(COMMAND, argv)
+    from dept.io import read_meta, read_shapes
+
+    meta, shapes = read_meta(given.file), read_shapes(given.file)
     groups: dict[str, list[int]] = {}
     for name, shape in shapes.items():
         group = groups.setdefault(name.split(".")[0], [0, 0])
         group[0] += 1
         group[1] += prod(shape)
-    if files.json:
+    if given.json:
         print(as_json(meta | {"tensors": shapes}))
         return 0
-    print(f"{files.file}: dept {meta['kind']}, {files.file.stat().st_size / 1024:.0f} KiB\n")
+    print(f"{given.file}: dept {meta['kind']}, {given.file.stat().st_size / 1024:.0f} KiB\n")
     for key, value in meta.items():
         if key not in ("format", "kind"):
             print(f"{key:<16}{_domains(value) if key == 'domains' else _short(value)}")

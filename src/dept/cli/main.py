@@ -6,21 +6,23 @@ import io
 import os
 import re
 import sys
+import tempfile
+import traceback
 from difflib import get_close_matches
 from importlib import import_module
 
 from dept._version import __version__
-from dept.errors import DeptError
+from dept.errors import DeptError, UsageError
 
 COMMANDS = {
     "demo": "try everything on embedded data: rendered digits -> real handwritten digits",
     "train": "train a source model on labelled images",
-    "convert": "bring your own checkpoint",
+    "convert": "convert your own checkpoint into a model file",
     "adapt": "adapt a model to a folder of unlabelled images",
     "stream": "predict images as they arrive, adapting on the way",
     "uda": "adapt with labelled source and unlabelled target images together",
     "predict": "label images",
-    "evaluate": "score a model on labelled images",
+    "evaluate": "evaluate a model on labelled images",
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",
@@ -33,8 +35,12 @@ INTERRUPTED = 130
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns the exit code (0 ok, 1 failure, 2 usage, 3 data problem)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A file name need not be valid text, and a terminal need not have our letters.
+            stream.reconfigure(errors="surrogateescape" if stream.encoding == "utf-8" else "backslashreplace")
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         print(usage())
         return 0
     if arguments[0] in ("-V", "--version"):
@@ -43,9 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         close = get_close_matches(name, COMMANDS, n=1)
-        hint = f" Did you mean `dept {close[0]}`?" if close else " `dept --help` lists the commands."
-        print(f"dept: there is no command {name!r}.{hint}", file=sys.stderr)
-        return 2
+        hint = f"Did you mean `dept {close[0]}`?" if close else "`dept --help` lists the commands."
+        return _fail(f"there is no command {name!r}. {hint}", 2)
     return _guarded(name, rest)
 
 
@@ -59,14 +64,12 @@ def usage() -> str:
 
 
 def _guarded(name: str, rest: list[str]) -> int:
-    """Run a command; every expected failure becomes a sentence and a code, never a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be valid text
+    """Run a command; every failure becomes a sentence and a code, never a traceback."""
     try:
         code: int = import_module(f"dept.cli.{name}").run(rest)
         return code
     except DeptError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(_in_flags(str(error), name, rest), error.exit_code)
     except KeyboardInterrupt:
         return _fail("stopped.", INTERRUPTED)
     except BrokenPipeError:
@@ -74,11 +77,29 @@ def _guarded(name: str, rest: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        return _fail(str(error), 1)
-    except RuntimeError as error:
-        if "out of memory" not in str(error).lower():
-            raise
-        return _fail("out of memory. Lower --batch, or use a smaller model.", 1)
+        return _fail(_in_flags(str(error), name, rest), 1)
+    except Exception as error:
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            return _fail("out of memory. Lower --batch, or use a smaller model.", 1)
+        with tempfile.NamedTemporaryFile("w", prefix="dept-error-", suffix=".txt", delete=False) as file:
+            traceback.print_exc(file=file)
+        summary = (str(error).splitlines() or [""])[0]
+        return _fail(f"unexpected error ({type(error).__name__}: {summary}). Details: {file.name}", 1)
+
+
+def _in_flags(message: str, name: str, rest: list[str]) -> str:
+    """A message that names parameters, with the flags of the command in their place."""
+    from dept.cli.command import flag_names, with_flags
+
+    module = f"dept.cli.{name}"
+    if name == "bench" and rest:
+        from dept.cli.bench import COMMANDS as PARTS
+
+        module += f"_{rest[0]}" if rest[0] in PARTS else "_suite"
+    try:
+        return with_flags(message, flag_names(import_module(module).COMMAND, rest))
+    except (AttributeError, ImportError, UsageError):  # the command has no flags, or its method is unknown
+        return message
 
 
 def _fail(message: str, code: int) -> int:

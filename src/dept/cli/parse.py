@@ -2,68 +2,68 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import field, make_dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import field, fields, make_dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any, cast, get_type_hints
 
-import tyro
-
+from dept.cli.command import REPEATABLE, Command, Positional, choose, flag_names
 from dept.errors import UsageError
 
-if TYPE_CHECKING:  # commands that need no torch must not wait for it
-    from dept.methods.base import BaseConfig, Method
 
-_STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
+def parse(command: Command, argv: list[str]) -> tuple[Any, ...]:
+    """One object for each part of the command, then the Config of its method if it has one.
 
-
-def parse(prog: str, description: str, argv: list[str], **parts: Any) -> Any:
-    """Parse `argv` into an object with one attribute per part.
-
-    A part is a dataclass (its fields become flags) or an instance of one (which then gives the defaults).
+    Prints the help page and exits if it is asked for. A wrong flag is refused before torch is imported.
     """
-    fields = [
-        (name, part, field()) if isinstance(part, type) else (name, type(part), field(default=part))
-        for name, part in parts.items()
-    ]
-    command = make_dataclass("Command", fields)
-    return tyro.cli(command, prog=f"dept {prog}", description=description, args=argv, config=_STYLE)
+    if not {"-h", "--help", "--help-all"}.isdisjoint(argv):
+        from dept.cli.help import page
+
+        print(page(command, argv, everything="--help-all" in argv))
+        raise SystemExit(0)
+    _check_flags(command, argv)
+    import tyro
+
+    parts = [load(part) if isinstance(part, str) else part for part in command.parts.values()]
+    typed: list[tuple[str, Any, Any]] = [(f"part{i}", _for_tyro(part), field()) for i, part in enumerate(parts)]
+    if command.method:
+        chosen = choose(command, argv)
+        kind = load(chosen.place)
+        config = kind.preset(chosen.preset) if chosen.preset else kind.Config()
+        typed.append(("config", type(config), field(default=config)))
+    style = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
+    made: Any = tyro.cli(make_dataclass("Arguments", typed), prog=f"dept {command.name}", args=argv, config=style)
+    return tuple(getattr(made, name) for name, *_ in typed)
 
 
-def peek(argv: list[str], flag: str, default: str | None) -> str | None:
-    """The value of a flag that decides which other flags exist, read before the real parsing."""
-    for position, text in enumerate(argv):
-        if text == flag and position + 1 < len(argv):
-            return argv[position + 1]
-        if text.startswith(f"{flag}="):
-            return text.split("=", 1)[1]
-    return default
+def load(place: str) -> Any:
+    """The class at a place, imported."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
-def choose(
-    get: Callable[[str], type[Method]], argv: list[str], method: str, prefer: str | None = None
-) -> tuple[type[Method], BaseConfig]:
-    """The method of --method with the settings of --preset, both read ahead: they decide which other flags exist.
-
-    Args:
-        get: finds a method by its name.
-        method: its name if the flag is not there.
-        prefer: the preset, where the method has it, if the flag is not there.
-    """
-    try:
-        kind = get(peek(argv, "--method", None) or method)
-        preset = peek(argv, "--preset", prefer if prefer in kind.presets else None)
-        return kind, kind.preset(preset) if preset else kind.Config()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+def _check_flags(command: Command, argv: list[str]) -> None:
+    names = {name.replace("_", "-") for name in flag_names(command, argv)}
+    known = [f"--{name}" for name in sorted(names)] + [f"--no-{name}" for name in sorted(names)]
+    for word in argv:
+        flag = word.split("=", 1)[0].replace("_", "-")
+        if flag.startswith("--") and flag not in known:
+            close = get_close_matches(flag, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else f" `dept {command.name} --help-all` lists its flags."
+            raise UsageError(f"`dept {command.name}` has no flag {flag}.{hint}")
 
 
-def timm_options(text: str) -> dict[str, Any]:
-    """The --timm keywords."""
-    try:
-        options = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"--timm must be JSON such as '{{\"img_size\": 128}}', found {text!r} ({error}).") from error
-    if not isinstance(options, dict):
-        raise UsageError(f"--timm must be a JSON object, found {text!r}.")
-    return options
+def _for_tyro(part: type) -> type:
+    """The dataclass with tyro's marks in place of ours, which exist so that help need not import tyro."""
+    import tyro
+
+    changed = []
+    defaults = {one.name: one for one in fields(part)}
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            marks = [tyro.conf.UseAppendAction] if mark == REPEATABLE else []
+            if isinstance(mark, Positional):
+                marks = [tyro.conf.Positional, tyro.conf.arg(metavar=mark.metavar)]
+            marked = cast(Any, Annotated)[hint.__origin__, *marks]
+            changed.append((name, marked, field(default=defaults[name].default)))
+    return make_dataclass(part.__name__, changed, bases=(part,), frozen=True) if changed else part

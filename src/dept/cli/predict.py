@@ -7,29 +7,34 @@ import io
 import json as jsonlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
+from dept.cli.parts import Inference, ModelFile
 from dept.cli.show import report_skipped, say
-from dept.data.images import decodable, find_images
 from dept.errors import UsageError
-from dept.inference import Prediction, as_row, predict
-from dept.io import check_output, write_atomic
-from dept.models.files import load
+
+if TYPE_CHECKING:
+    from dept.inference import Prediction
+
+KINDS: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 
 
 @dataclass(frozen=True)
-class Files:
-    """What is labelled, and how the answer is written."""
+class PredictInput(ModelFile):
+    """The model, and the images to label."""
 
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """model file"""
-    images: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    images: Annotated[Path, Positional("IMAGES")]
     """folder (any nesting), one image, or a list file"""
     adapter: Path | None = None
     """adapter file of the domain"""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """How predictions are written."""
+
     out: Path | None = None
     """file to write (.csv, .jsonl or .json); without it, stdout"""
     format: Literal["csv", "jsonl"] = "csv"
@@ -38,52 +43,45 @@ class Files:
     """classes per image"""
     features: bool = False
     """add the feature vector of every image (JSONL only)"""
-    batch: int = 64
-    """images per forward"""
-    device: str = "auto"
-    """cpu, cuda, mps or auto"""
-    workers: int = 0
-    """processes that decode images"""
+
+
+COMMAND = Command("predict", "Label images.", {"Input": PredictInput, "Output": Predictions, "Run": Inference})
 
 
 def run(argv: list[str]) -> int:
     """Label every image that decodes; list the others on stderr."""
-    files: Files = parse("predict", "Label images.", argv, files=Files).files
-    kind = files.format if files.out is None else _kind(files, files.out)
-    model = load(files.model, adapter=files.adapter)
-    images = decodable(find_images(files.images))
+    given, output, how = parse(COMMAND, argv)
+    from dept.data.images import decodable, find_images
+    from dept.inference import predict
+    from dept.io import check_output, write_atomic
+    from dept.models.files import load
+
+    kind = output.format
+    if output.out is not None:  # refused before the work, not after it
+        check_output(output.out, given.model, given.images, *([given.adapter] if given.adapter else []))
+        if output.out.suffix not in KINDS:
+            raise UsageError(f"--out must end in .csv, .jsonl or .json, which decides the format; found {output.out}.")
+        kind = KINDS[output.out.suffix]
+    model = load(given.model, adapter=given.adapter)
+    images = decodable(find_images(given.images))
     report_skipped(images)
-    rows = predict(
-        model,
-        images,
-        topk=files.topk,
-        features=files.features,
-        device=files.device,
-        workers=files.workers,
-        batch=files.batch,
-    )
-    if files.features and kind == "csv":
+    settings = {"topk": output.topk, "features": output.features}
+    rows = predict(model, images, **settings, device=how.device, workers=how.workers, batch=how.batch)
+    if output.features and kind == "csv":
         say("Features are written to JSONL only: add --format jsonl, or --out FILE.jsonl.")
     text = as_jsonl(rows) if kind == "jsonl" else as_csv(rows)
-    if files.out is None:
+    if output.out is None:
         print(text, end="")
     else:
-        write_atomic(files.out, text.encode(errors="surrogateescape"))  # names as the file system has them
-        say(f"{len(rows)} predictions in {files.out}")
+        write_atomic(output.out, text.encode(errors="surrogateescape"))  # names as the file system has them
+        say(f"{len(rows)} predictions in {output.out}")
     return 0
-
-
-def _kind(files: Files, out: Path) -> Literal["csv", "jsonl"]:
-    """The format that the name of the file asks for; a file that cannot be written is refused before the work."""
-    kinds: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
-    check_output(out, files.model, files.images, *([files.adapter] if files.adapter else []))
-    if out.suffix not in kinds:
-        raise UsageError(f"--out {out} must end in .csv, .jsonl or .json: the ending says how predictions are written.")
-    return kinds[out.suffix]
 
 
 def as_jsonl(rows: list[Prediction]) -> str:
     """One JSON object per line."""
+    from dept.inference import as_row
+
     return "".join(jsonlib.dumps(as_row(row)) + "\n" for row in rows)
 
 

@@ -6,32 +6,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
+from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.report.measure import ReportOptions
-from dept.report.page import write_report
-
-_DESCRIPTION = """Write a self-contained HTML page about a run or a benchmark.
-
-RUN is the --out folder of `dept adapt`, `uda`, `train` or `stream`; BENCH is a folder of finished cells, such as
-benchmarks/results/SUITE. The model and the images are looked up where the run found them."""
 
 
 @dataclass(frozen=True)
-class Files:
-    """What to report on, and where to."""
+class ReportFolder:
+    """The folder to report on, and the page."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|BENCH")]
+    folder: Annotated[Path, Positional("RUN|BENCH")]
     """folder of a run, or of a benchmark suite"""
     out: Path | None = None
-    """file to write; default: report.html in the folder"""
+    """file to write (default: report.html in the folder)"""
+
+
+COMMAND = Command(
+    "report",
+    """Write a self-contained HTML page about a run or a benchmark.
+
+RUN is the output folder of `dept adapt`, `uda`, `train` or `stream`. BENCH is a folder of finished cells, such as
+benchmarks/results/SUITE. The model and the images are read from where the run found them.""",
+    {"Input and output": ReportFolder, "Measurement": "dept.report.measure:ReportOptions"},
+)
 
 
 def run(argv: list[str]) -> int:
     """Write the page; print its verdict and where it is."""
-    command = parse("report", _DESCRIPTION, argv, files=Files, options=ReportOptions())
-    file, page = write_report(command.files.folder, out=command.files.out, options=command.options)
+    given, options = parse(COMMAND, argv)
+    from dept.report.page import write_report
+
+    file, page = write_report(given.folder, out=given.out, options=options)
     print(page.verdict)
     for remark in page.remarks:
         print(remark)

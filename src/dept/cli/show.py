@@ -6,11 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
-from dept.data.images import ImageSet
+    from dept.data.images import ImageSet
 
 
 class ProgressBar:
@@ -40,6 +41,8 @@ class ProgressBar:
         if not self.terminal:
             return
         if self.bar is None:
+            from tqdm import tqdm
+
             self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
         self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
         self.bar.update()
@@ -53,12 +56,12 @@ class ProgressBar:
 
 
 def say(text: str) -> None:
-    """A remark on stderr."""
+    """Print a remark on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def report_skipped(images: ImageSet, most: int = 5) -> None:
-    """Tell which files were left out, and why."""
+    """List the files that were left out, with the reason."""
     for path, reason in images.skipped[:most]:
         say(f"skipped {path}: {reason}")
     if len(images.skipped) > most:

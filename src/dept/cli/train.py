@@ -7,55 +7,66 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from dept.cli.parse import choose, parse, timm_options
-from dept.cli.running import Keeping, show_run
-from dept.data.sources import find_sources
-from dept.models.model import create_model
-from dept.runs.train import MultiSourceTraining, TrainOptions, train
+from dept.cli.command import Command, Positional
+from dept.cli.parse import parse
+from dept.cli.parts import RunOutput, TimmOptions
+from dept.cli.running import show_run
 
 
 @dataclass(frozen=True)
-class Files:
-    """What is trained on what."""
+class TrainInput:
+    """The images to train on."""
 
-    source: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE…")]
-    """labelled images: a folder with one sub-folder per class, or a list file; several are one domain each"""
-    out: Path
-    """run folder to write"""
+    source: Annotated[tuple[Path, ...], Positional("SOURCE…")]
+    """labelled images: a folder with one sub-folder per class, or a list file; one per domain if several"""
+
+
+@dataclass(frozen=True)
+class NewModel(TimmOptions):
+    """The model to train."""
+
     arch: str = "vit_base_patch16_224.augreg_in21k_ft_in1k"
     """any timm architecture; prompts need a plain ViT"""
     stages: int = 4
-    """M: 1, 4, 12 for DePT-S, -G, -D on twelve layers; 0 for a plain model"""
+    """M: 1, 4 or 12 for DePT-S, -G or -D on twelve layers; 0 for a plain model"""
     prompts: int = 50
     """P, prompts per stage; 0 for a plain model"""
     pretrained: bool = True
-    """start from timm's weights (downloaded) unless --weights is given"""
+    """start from timm's weights (downloaded), unless `weights` is given"""
     weights: Path | None = None
-    """local file of timm's weights to start from"""
-    timm: str = "{}"
-    """further keywords for timm as JSON, e.g. '{"img_size": 128}'"""
+    """local file of timm weights to start from"""
     preset: str | None = None
-    """official (the released code) or paper (cross-entropy only)"""
+    """training settings: official (the released code) or paper (cross-entropy only)"""
+
+
+COMMAND = Command(
+    "train",
+    "Train a source model on labelled images of one or several domains.",
+    {"Input": TrainInput, "Output": RunOutput, "Model": NewModel, "Run": "dept.runs.train:TrainOptions"},
+    common=("resume", "overwrite", "json", "arch", "stages", "prompts", "weights", "preset", "seed", "device",
+            "workers", "lr", "batch", "epochs"),
+    setting="train",
+    method="multi-source-training",
+)  # fmt: skip
 
 
 def run(argv: list[str]) -> int:
     """Build the model, train it, print where it is."""
-    _, config = choose(lambda _: MultiSourceTraining, argv, "train")
-    description = "Train a source model on labelled images of one or several domains."
-    command = parse("train", description, argv, files=Files, keeping=Keeping(), options=TrainOptions(), config=config)
-    files: Files = command.files
-    images = find_sources(files.source)
+    given, output, new, options, config = parse(COMMAND, argv)
+    from dept.data.sources import find_sources
+    from dept.models.model import create_model
+    from dept.runs.train import train
+
+    images = find_sources(given.source)
     model = create_model(
-        files.arch,
+        new.arch,
         images.parts[0].classes,
-        stages=files.stages,
-        prompts=files.prompts,
-        pretrained=files.pretrained and files.weights is None,
-        weights=files.weights,
-        seed=command.options.seed,
-        **timm_options(files.timm),
+        stages=new.stages,
+        prompts=new.prompts,
+        pretrained=new.pretrained and new.weights is None,
+        weights=new.weights,
+        seed=options.seed,
+        **new.options(),
     )
-    start = partial(train, model, images, out=files.out, config=command.config, options=command.options)
-    return show_run(["train", *argv], files.out, command.keeping, start)
+    start = partial(train, model, images, out=output.out, config=config, options=options)
+    return show_run(["train", *argv], output, start)

@@ -7,49 +7,57 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from dept import methods
-from dept.cli.parse import choose, parse
-from dept.cli.running import Keeping, show_run
-from dept.runs.uda import UDAOptions, adapt_with_source
+from dept.cli.command import Command, Positional
+from dept.cli.parse import parse
+from dept.cli.parts import MethodChoice, ModelFile, RunOutput
+from dept.cli.running import show_run
 
 
 @dataclass(frozen=True)
-class Files:
-    """What goes in and out."""
+class UDAInput(ModelFile):
+    """The model, and the images of both domains."""
 
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """model file (from `dept train` or `dept convert`)"""
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    source: Annotated[Path, Positional("SOURCE")]
     """labelled source images: a folder with one sub-folder per class, or a list file"""
-    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
+    target: Annotated[Path, Positional("TARGET")]
     """folder of unlabelled target images (any nesting), or a list file"""
-    out: Path
-    """run folder to write"""
-    method: str = "cdan"
-    """erm, dann, cdan, mcc, swd or can; its own settings are below"""
-    preset: str | None = None
-    """named settings of the method (mcc: visda, domainnet; cdan: visda, domainnet, entropy)"""
     score: Path | None = None
-    """labelled target images to score on; labels never reach the adaptation"""
+    """labelled target images to evaluate on; labels never reach the adaptation"""
+
+
+@dataclass(frozen=True)
+class UDAMethodChoice(MethodChoice):
+    """Which method adapts with source data."""
+
+    method: str = "cdan"
+    """how to adapt: erm, dann, cdan, mcc, swd or can"""
+
+
+COMMAND = Command(
+    "uda",
+    "Adapt a model with labelled source and unlabelled target images.",
+    {"Input": UDAInput, "Output": RunOutput, "Method": UDAMethodChoice, "Run": "dept.runs.uda:UDAOptions"},
+    common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "device", "workers", "lr", "batch",
+            "epochs", "max_iters"),
+    setting="uda",
+    method="cdan",
+)  # fmt: skip
 
 
 def run(argv: list[str]) -> int:
-    """Parse the method's name first, then everything else with that method's flags."""
-    kind, config = choose(partial(methods.get, setting="uda"), argv, "cdan")
-    description = f"Adapt a model with labelled source and unlabelled target images.\n\n{kind.name}: {kind.summary}"
-    command = parse("uda", description, argv, files=Files, keeping=Keeping(), options=UDAOptions(), config=config)
-    files: Files = command.files
+    """Adapt, and print what changed."""
+    given, output, choice, options, config = parse(COMMAND, argv)
+    from dept.runs.uda import adapt_with_source
+
     start = partial(
         adapt_with_source,
-        files.model,
-        files.source,
-        files.target,
-        out=files.out,
-        method=files.method,
-        config=command.config,
-        options=command.options,
-        score_on=files.score,
+        given.model,
+        given.source,
+        given.target,
+        out=output.out,
+        method=choice.method,
+        config=config,
+        options=options,
+        score_on=given.score,
     )
-    return show_run(["uda", *argv], files.out, command.keeping, start)
+    return show_run(["uda", *argv], output, start)

@@ -126,9 +126,9 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if self.eval_batch < 1:
-            raise UsageError(f"--batch must be at least 1, found {self.eval_batch}.")
+            raise UsageError(f"`batch` must be at least 1, found {self.eval_batch}.")
         if self.workers < 0:
-            raise UsageError(f"--workers must be at least 0, found {self.workers}.")
+            raise UsageError(f"`workers` must be at least 0, found {self.workers}.")
 
 
 class TestPasses:
@@ -164,7 +164,7 @@ def resolve_device(device: str) -> str:
     kind, _, number = device.partition(":")
     if not there.get(kind) or (number and not number.isdigit()):
         here = ", ".join(name for name, available in there.items() if available)
-        raise UsageError(f"There is no device {device!r} here; --device takes auto or one of: {here}.")
+        raise UsageError(f"There is no device {device!r} here. `device` must be auto or one of: {here}.")
     return device
 
 

@@ -18,7 +18,7 @@ def fraction(images: ImageSet, ratio: float, *, rule: Literal["uniform", "strati
     stratified: the authors' draw, int(n_c · ratio) images of every true class; it needs labels (an oracle).
     """
     if not 0 < ratio <= 1:
-        raise UsageError(f"--ratio must be above 0 and at most 1, found {ratio}.")
+        raise UsageError(f"`ratio` must be above 0 and at most 1, found {ratio}.")
     if ratio == 1:
         return images
     if rule == "uniform":
@@ -27,14 +27,14 @@ def fraction(images: ImageSet, ratio: float, *, rule: Literal["uniform", "strati
         chosen = sorted(order[: max(1, round(len(images) * ratio))])
         return images.take(chosen)
     if images.labels is None:
-        raise UsageError("--subset stratified needs labelled target images; use --subset uniform.")
+        raise UsageError("`subset=stratified` needs labelled target images. Use `subset=uniform`.")
     chosen = []
     for label in sorted(set(images.labels)):
         members = [index for index, other in enumerate(images.labels) if other == label]
         random.Random(seed).shuffle(members)
         chosen += members[: int(len(members) * ratio)]
     if not chosen:
-        raise DataError(f"--ratio {ratio} leaves no image of any class of {images.root}; raise it.")
+        raise DataError(f"`ratio={ratio}` leaves no image of any class of {images.root}. Use a larger one.")
     return images.take(chosen)
 
 
@@ -49,7 +49,7 @@ def sample(images: ImageSet, most: int, *, seed: int = 0) -> ImageSet:
 def split(images: ImageSet, held_out: float, *, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """A random permutation cut into (training, held-out) parts; at least one image goes to each."""
     if not 0 <= held_out < 1:
-        raise UsageError(f"--held-out is a share of the images, at least 0 and below 1; found {held_out}.")
+        raise UsageError(f"`held_out` must be at least 0 and below 1, found {held_out}.")
     if len(images) < 2:
         raise DataError(f"{images.root} has {len(images)} image; a train/held-out split needs at least two.")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).tolist()

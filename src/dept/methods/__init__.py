@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import ast
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from dept.declared import attribute
 
 if TYPE_CHECKING:
     from dept.methods.base import Method
 
-# name -> module.Class in this package.
+# name -> place of the class. Static, so that listing names imports nothing heavy.
 _REGISTRY = {
-    "adacontrast": "adacontrast.AdaContrast",
-    "can": "uda.can.CAN",
-    "cdan": "uda.cdan.CDAN",
-    "cfa": "cfa.CFA",
-    "dann": "uda.dann.DANN",
-    "dept": "dept.DePT",
-    "eata": "eata.EATA",
-    "erm": "uda.erm.ERM",
-    "full": "full.Full",
-    "mcc": "uda.mcc.MCC",
-    "multi-source-training": "multi_source.MultiSourceTraining",
-    "neo": "neo.NEO",
-    "sar": "sar.SAR",
-    "shot": "shot.SHOT",
-    "shotpp": "shotpp.SHOTPlus",
-    "source": "source.Source",
-    "source-training": "source_training.SourceTraining",
-    "swd": "uda.swd.SWD",
-    "t3a": "t3a.T3A",
-    "tent": "tent.Tent",
-    "ttt": "ttt.TTT",
+    "adacontrast": "dept.methods.adacontrast:AdaContrast",
+    "can": "dept.methods.uda.can:CAN",
+    "cdan": "dept.methods.uda.cdan:CDAN",
+    "cfa": "dept.methods.cfa:CFA",
+    "dann": "dept.methods.uda.dann:DANN",
+    "dept": "dept.methods.dept:DePT",
+    "eata": "dept.methods.eata:EATA",
+    "erm": "dept.methods.uda.erm:ERM",
+    "full": "dept.methods.full:Full",
+    "mcc": "dept.methods.uda.mcc:MCC",
+    "multi-source-training": "dept.methods.multi_source:MultiSourceTraining",
+    "neo": "dept.methods.neo:NEO",
+    "sar": "dept.methods.sar:SAR",
+    "shot": "dept.methods.shot:SHOT",
+    "shotpp": "dept.methods.shotpp:SHOTPlus",
+    "source": "dept.methods.source:Source",
+    "source-training": "dept.methods.source_training:SourceTraining",
+    "swd": "dept.methods.uda.swd:SWD",
+    "t3a": "dept.methods.t3a:T3A",
+    "tent": "dept.methods.tent:Tent",
+    "ttt": "dept.methods.ttt:TTT",
 }
 TEST_TIME = ("offline", "online")
 """settings without source images; a method of one of them runs in the other too"""
@@ -50,7 +50,7 @@ class Card(NamedTuple):
     title: str
     summary: str
     settings: tuple[str, ...]
-    relabels: bool = False
+    relabels: bool
 
 
 def available(setting: str | None = None) -> list[str]:
@@ -61,32 +61,31 @@ def available(setting: str | None = None) -> list[str]:
 @cache
 def card(name: str) -> Card:
     """What a registered method says of itself, read from its source: importing it would import torch."""
-    module, cls = _REGISTRY[name].rsplit(".", 1)
-    source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    body = next(node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == cls)
-    # One name per statement: `title = "DePT"`, or with a type, `settings: ClassVar[…] = (…)`.
-    pairs = [ast.unparse(node).partition(" = ") for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    stated = {left.partition(":")[0]: right for left, _, right in pairs}
-    return Card(**{field: ast.literal_eval(stated[field]) for field in Card._fields if field in stated})
+    return Card(*(attribute(_REGISTRY[name], field) for field in Card._fields))
 
 
-def get(name: str, setting: str | None = None) -> type[Method]:
-    """The class of a method; ValueError if it is not known, or cannot run in the setting."""
-    from importlib import import_module
-
+def place(name: str, setting: str | None = None) -> str:
+    """Where a method is, as "module:Class"; ValueError if it is not known, or cannot run in the setting."""
     if name not in _REGISTRY:
-        raise ValueError(f"There is no method {name!r}; choose from {', '.join(available(setting))}.")
+        raise ValueError(f"There is no method {name!r}. Choose from {', '.join(available(setting))}.")
     if setting is not None:
         stated = card(name)
         usable = TEST_TIME if setting in TEST_TIME else (setting,)
         if not set(usable) & set(stated.settings):
             what, command = _COMMANDS[stated.settings[0]]
-            raise ValueError(f"Method {name!r} {what}; run it with `{command}`.")
+            raise ValueError(f"Method {name!r} {what}. Run it with `{command}`.")
         if setting == "offline" and stated.relabels:
             raise ValueError(
                 f"Method {name!r} only re-labels the batch it predicts and tunes no tensors, so there is no adapter to "
-                "write; run it with `dept stream`."
+                "write. Run it with `dept stream`."
             )
-    module, cls = _REGISTRY[name].rsplit(".", 1)
-    method: type[Method] = getattr(import_module(f"dept.methods.{module}"), cls)
+    return _REGISTRY[name]
+
+
+def get(name: str, setting: str | None = None) -> type[Method]:
+    """The class of a method; ValueError as for `place`."""
+    from importlib import import_module
+
+    module, cls = place(name, setting).split(":")
+    method: type[Method] = getattr(import_module(module), cls)
     return method

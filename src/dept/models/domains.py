@@ -66,19 +66,19 @@ def weigh_domains(
     if domains is None:
         if rule != "mean":
             raise UsageError(
-                f"--domain-weights {rule} needs a model with prompts of several source domains; this one has none. "
-                "Train it with `dept train A/ B/ …`, or leave the flag out."
+                f"`domain_weights={rule}` needs a model with prompts of several source domains; this one has none. "
+                "Train one with `dept train A/ B/ …`, or use `domain_weights=mean`."
             )
         return None
     record: dict[str, Any] = {"names": list(domains.names), **domains.sizes(), "rule": rule}
     if rule == "mean":
         return record | {"weights": [round(1 / len(domains.names), 6)] * len(domains.names)}
     if temperature <= 0:
-        raise UsageError(f"--domain-temperature must be above 0, found {temperature}.")
+        raise UsageError(f"`domain_temperature` must be above 0, found {temperature}.")
     if not is_mean(domains, model.prompts):
         raise UsageError(
             "The model's prompts are no longer the mean of its source domains (an adapter is on it), so "
-            f"--domain-weights {rule} would undo that. Start from the model file."
+            f"`domain_weights={rule}` would undo that. Start from the model file."
         )
     distances = domain_distances(image_signature(model, target, runtime), domains.signatures.cpu())
     # Rounded before they are used, so that the record says exactly what was done.

@@ -55,7 +55,7 @@ class Model(AdaptedModel):
         """The same backbone and a copy of the head, with fresh, untrained prompts."""
         if stages < 1 or prompts < 1:
             raise UsageError(
-                "--stages and --prompts must be at least 1 for a method that tunes prompts, found "
+                "`stages` and `prompts` must be at least 1 for a method that tunes prompts, found "
                 f"{stages} and {prompts}."
             )
         model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
@@ -87,7 +87,7 @@ def create_model(
         options: further keywords for timm (img_size, in_chans, …).
     """
     if stages < 0 or prompts < 0:
-        raise UsageError(f"--stages and --prompts must be at least 0, found {stages} and {prompts}.")
+        raise UsageError(f"`stages` and `prompts` must be at least 0, found {stages} and {prompts}.")
     names = tuple(str(n) for n in range(classes)) if isinstance(classes, int) else tuple(classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -193,7 +193,7 @@ def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options
             raise UsageError(f"timm knows no architecture {arch!r}. Close names: {', '.join(close)}.") from error
         if isinstance(error, TypeError) or not (pretrained or weights):
             raise UsageError(f"timm refused to build {arch!r} with the options {options}: {error}") from error
-        where = weights or "timm's hub (no network? give a local file with --weights, or --no-pretrained)"
+        where = weights or "timm's hub (no network? give a local file as `weights`, or set `pretrained=False`)"
         raise DataError(f"The weights of {arch!r} could not be loaded from {where}: {error}") from error
 
 

@@ -42,7 +42,7 @@ def compute_stats(
     if images.labels is None:
         raise DataError(f"The images of {images.root} have no labels; source statistics are per class.")
     if fisher_images < 1:
-        raise UsageError(f"--fisher-images must be at least 1, found {fisher_images}.")
+        raise UsageError(f"`fisher_images` must be at least 1, found {fisher_images}.")
     model.to(runtime.device).eval()
     views = Views(model.card.preprocess)
     tensors = feature_statistics(model, TestPasses(images, views, runtime)(), torch.tensor(images.labels))

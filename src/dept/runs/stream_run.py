@@ -206,7 +206,7 @@ class _Session:
     def _new(self, path: Path) -> bool:
         if str(path) in self.seen:
             if str(path) not in self.earlier:
-                self.folder.log("note", text=f"{path} came twice; it is predicted once.")
+                self.folder.log("note", text=f"{path} was given twice. It is predicted once.")
             return False
         self.seen.add(str(path))
         return True

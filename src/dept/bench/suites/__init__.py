@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from dept.bench.suite import Suite
 from dept.errors import UsageError
+
+if TYPE_CHECKING:
+    from dept.bench.suite import Suite
 
 # name -> module. Static, so that listing names imports nothing.
 _REGISTRY = {
@@ -41,9 +44,14 @@ def available() -> list[str]:
     return list(_REGISTRY)
 
 
-def get(name: str) -> Suite:
-    """A suite by its name."""
+def module(name: str) -> str:
+    """The module of a suite."""
     if name not in _REGISTRY:
         raise UsageError(f"There is no suite {name!r}; `dept bench list` shows them.")
-    suite: Suite = import_module(_REGISTRY[name]).SUITE
+    return _REGISTRY[name]
+
+
+def get(name: str) -> Suite:
+    """A suite by its name."""
+    suite: Suite = import_module(module(name)).SUITE
     return suite

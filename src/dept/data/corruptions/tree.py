@@ -83,7 +83,7 @@ def large_enough(images: ImageSet) -> ImageSet:
     if not good:
         raise DataError(
             f"None of the {len(images)} images in {images.root} is large enough to be corrupted (first: "
-            f"{small[0][0].name}: {small[0][1]}). Let --size enlarge them."
+            f"{small[0][0].name}: {small[0][1]}). Use `size` to enlarge them."
         )
     return dataclasses.replace(images.take(good), skipped=images.skipped + tuple(small))
 
