@@ -13,7 +13,7 @@ from dept.bench.found import key_of, stored_cells, trainings
 from dept.bench.paper import paper_number, paper_rows
 from dept.bench.rates import at_rate, best, published
 from dept.bench.suite import Row, Source
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets
 from dept.methods import uda
 from dept.methods.full import Full
 from dept.runs.job import make_config
@@ -71,7 +71,7 @@ def test_every_row_of_the_main_tables_is_put_beside_ours() -> None:
 @pytest.mark.parametrize("name", ["pacs", "office-home"])
 def test_twelve_shifts_between_the_official_domains(name: str) -> None:
     suite = suites.get(name)
-    official = {domain.name for domain in benchmarks.get(suite.data).domains}
+    official = {domain.name for domain in datasets.get(suite.data).domains}
     assert len(set(suite.shifts)) == 12 and {d for shift in suite.shifts for d in shift.split("->")} == official
     assert not [row.label for row in suite.rows if row.paper]
 

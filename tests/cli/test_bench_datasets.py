@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dept.cli import bench_datasets
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets as benchmarks
 from dept.data.datasets.table import PACS_CLASSES
 from dept.errors import DataError, UsageError
 
@@ -78,14 +78,14 @@ def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv("DEPT_DATA", raising=False)
     with pytest.raises(UsageError, match=r"--root DIR, or \$DEPT_DATA"):
         bench_datasets.run([])
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         bench_datasets.run(["--root", str(tmp_path / "nowhere")])
     monkeypatch.setenv("DEPT_DATA", str(tmp_path))
     assert "missing" in printed(capsys)
 
 
 def test_it_does_not_wait_for_torch(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenet-r", ("n01440764",))
+    fill(tmp_path / "imagenet", ("n01440764",))
     code = (
         "import sys; from dept.cli.bench_datasets import run; "
         f"run(['--root', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"

@@ -15,7 +15,7 @@ from typing import Any
 from dept import methods
 from dept.bench.flops import Shape, plain_forward, prompted_forward
 from dept.bench.suite import Row, Source, Suite
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets
 from dept.methods import uda
 from dept.methods.base import BaseConfig
 from dept.methods.uda.base import UDAConfig
@@ -84,7 +84,7 @@ def _count(data: str, name: str) -> int:
         return MADE[data]
     if data == "imagenet-c" and name == "clean":
         return TRAIN_IMAGENET
-    known = {domain.name: domain.images for domain in benchmarks.get(data).domains}
+    known = {domain.name: domain.images for domain in datasets.get(data).domains}
     return known.get(name.partition("/held-out")[0]) or 0
 
 

@@ -16,7 +16,7 @@ from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
 from dept.bench.scoring import joined, paired, scores, segments
 from dept.bench.suite import TRAINING, Suite
-from dept.data.datasets.domains import Domains
+from dept.data.datasets.derived import Domains
 from dept.data.images import ImageSet, list_hash
 from dept.data.loader import Runtime, TestPasses, Views, resolve_device
 from dept.data.streams import Scenario, domain_by_domain, mixed

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
-from dept.data.datasets.registry import TABLE, Benchmark, Finding, overall
+from dept.data.datasets import TABLE, Benchmark
+from dept.data.datasets.check import Finding, overall
 from dept.errors import DataError, UsageError
 
 MOST = 6
@@ -41,7 +42,7 @@ def _root(files: Files) -> Path:
     if not given:
         raise UsageError("Give the folder that holds the data sets: --root DIR, or $DEPT_DATA.")
     if not Path(given).is_dir():
-        raise DataError(f"{given} is no folder.")
+        raise DataError(f"{given} is not a folder.")
     return Path(given)
 
 

@@ -18,7 +18,7 @@ from dept.bench.suite import TRAINING
 from dept.bench.tables import make_table, render
 from dept.cli.parse import parse
 from dept.cli.show import say
-from dept.data.datasets.domains import Domains
+from dept.data.datasets.derived import Domains
 
 
 @dataclass(frozen=True)
