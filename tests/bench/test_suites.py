@@ -5,13 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from dept.bench.found import key_of, stored_cells, trainings
 
 from dept import methods
 from dept.bench import suites
 from dept.bench.estimate import forward, gpu_hours, image_count
-from dept.bench.found import key_of, stored_cells, trainings
+from dept.bench.learning_rates import best, published_lr, scaled_lr
 from dept.bench.paper import paper_number, paper_rows
-from dept.bench.rates import at_rate, best, published
 from dept.bench.suite import Row, Source
 from dept.data import datasets
 from dept.methods import uda
@@ -123,11 +123,11 @@ def test_every_searched_row_runs_at_the_rate_that_its_search_found() -> None:
         for row in mini.SUITE.rows:
             if row.label in complete:
                 started = next(found for found in select.SEARCHED if found.label == row.label)
-                assert published(row) == pytest.approx(complete[row.label] * published(started)), row.label
+                assert published_lr(row) == pytest.approx(complete[row.label] * published_lr(started)), row.label
                 checked += 1
     assert checked
 
 
 def test_a_rate_moves_every_group_of_full() -> None:
-    row = at_rate(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
+    row = scaled_lr(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
     assert row.config == {"lr": 0.05, "backbone_lr": 5 * Full.Config().backbone_lr}

@@ -9,13 +9,15 @@ times as long. Counts of images are the official ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dept import methods
 from dept.bench.flops import Shape, plain_forward, prompted_forward
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.data import datasets
+from dept.data.datasets.derived import split_name
 from dept.methods import uda
 from dept.methods.base import BaseConfig
 from dept.methods.uda.base import UDAConfig
@@ -46,7 +48,6 @@ STEP = {
 DEFAULT_STEP = 3.0  # a forward and a full backward
 PASSES = {"dept": 1, "full": 1, "shot": 1, "shotpp": 1, "can": 2}  # forwards of all images per epoch, beside the steps
 READOUTS = {"dept": 2, "full": 2}  # networks that are read out when scored
-TRAIN_IMAGENET = 1_281_167
 # Data sets that are made, not downloaded.
 MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
 
@@ -54,15 +55,15 @@ MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
 def gpu_hours(suite: Suite) -> float:
     """Hours of one GPU for all cells of a suite, source trainings included (borrowed ones as well)."""
     starts = [(row, start) for row in suite.rows for shift in suite.shifts for start in suite.starts(row, shift)]
-    trained = {(row.source, start.split("->")[0]) for row, start in starts}
+    trained = {(row.source, start.sources) for row, start in starts}
     work = sum(_training(suite, *pair) for pair in trained if suite.sources[pair[0]].config is not None)
     work += sum((len(suite.seeds) if row.random else 1) * _run(suite, row, start) for row, start in starts)
     return 2 * work / RATE / 3600
 
 
-def image_count(data: str, domains: str) -> int:
-    """Official number of images of one or several domains ("a+b" or "a,b")."""
-    return sum(_count(data, name) for name in domains.replace("+", ",").split(","))
+def image_count(data: str, domains: Sequence[str]) -> int:
+    """Official number of images of one or several domains."""
+    return sum(_count(data, name) for name in domains)
 
 
 def forward(source: Source) -> float:
@@ -82,31 +83,29 @@ def forward(source: Source) -> float:
 def _count(data: str, name: str) -> int:
     if data in MADE:
         return MADE[data]
-    if data == "imagenet-c" and name == "clean":
-        return TRAIN_IMAGENET
+    if (data, name) == ("imagenet-c", "clean"):
+        data, name = "imagenet", "train"
     known = {domain.name: domain.images for domain in datasets.get(data).domains}
-    return known.get(name.partition("/held-out")[0]) or 0
+    return known.get(name) or known.get(split_name(name)[0], 0)
 
 
-def _training(suite: Suite, name: str, domains: str) -> float:
+def _training(suite: Suite, name: str, domains: Sequence[str]) -> float:
     source = suite.sources[name]
     images = image_count(suite.data, domains)
     if "most" in source.extra:
-        images = min(images, source.extra["most"] * len(domains.split("+")))
+        images = min(images, source.extra["most"] * len(domains))
     config = SourceTraining.Config(**source.config or {})
     seen = _steps(config, images) * config.batch
     # Student forward and backward; a prompted model has a teacher too. Then the held-out tenth after every epoch.
     return forward(source) * (seen * (4 if source.stages else 3) + config.held_out * seen)
 
 
-def _run(suite: Suite, row: Row, shift: str) -> float:
+def _run(suite: Suite, row: Row, shift: Shift) -> float:
     """Multiply-accumulates of one adaptation, scoring before and after included."""
-    first, target = shift.split("->")
-    domains = target.split(",")
-    found = image_count(suite.data, target)
-    images = found if suite.most is None else min(found, suite.most * len(domains))
+    found = image_count(suite.data, shift.targets)
+    images = found if suite.most is None else min(found, suite.most * len(shift.targets))
     one = forward(suite.sources[row.source])
-    statistics = image_count(suite.data, first) if row.extra.get("stats") else 0
+    statistics = image_count(suite.data, shift.sources) if row.extra.get("stats") else 0
     if row.setting == "online":
         return one * (images * (2 + STEP.get(row.method, DEFAULT_STEP)) + statistics)
     kind: Any = uda.get(row.method) if row.setting == "uda" else methods.get(row.method)

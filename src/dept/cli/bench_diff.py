@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from dept.bench.compare import Comparison, compare, find_result
 from dept.bench.protocol import Difference, short
+from dept.bench.verify import Comparison, compare, find_result
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
 
@@ -32,12 +32,12 @@ class Files:
 def run(argv: list[str]) -> int:
     """Say what differs; 0 whether or not anything does."""
     files: Files = parse("bench diff", "What differs between two results.", argv, files=Files).files
-    (one, a), (two, b) = (find_result(name, files.results) for name in (files.a, files.b))
-    found = compare(a, b)
+    a, b = (find_result(name, files.results) for name in (files.a, files.b))
+    found = compare(a.result, b.result, (a.cell, b.cell))
     if files.json:
-        print(as_json({"a": one, "b": two, "equal": found.equal, **asdict(found)}))
+        print(as_json({"a": a.file, "b": b.file, "equal": found.equal, **asdict(found)}))
     else:
-        print(described(found, one, two))
+        print(described(found, a.file, b.file))
     return 0
 
 

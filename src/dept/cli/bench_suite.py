@@ -7,15 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dept.bench import suites
 from dept.bench.execute import Executor
 from dept.bench.figures import draw
-from dept.bench.found import suite_cells, trainings
-from dept.bench.runner import Cell, Outcome, run_cells, shard, stored
+from dept.bench.render import render
+from dept.bench.runner import Cell, Outcome, Stored, run_cells, shard, stored
+from dept.bench.stored import choose, suite_cells, trainings
 from dept.bench.suite import TRAINING
-from dept.bench.tables import make_table, render
+from dept.bench.table import make_table
 from dept.cli.parse import parse
 from dept.cli.show import say
 from dept.data.datasets.derived import Domains
@@ -47,8 +48,8 @@ class Files:
     """i/n: only every n-th cell, starting with the i-th"""
     table: bool = False
     """print the table of stored results instead of running"""
-    format: Literal["terminal", "markdown", "latex", "json"] = "terminal"
-    """of the table"""
+    format: Literal["terminal", "markdown", "brief", "latex", "json"] = "terminal"
+    """of the table; brief: Markdown with one number per cell"""
     per_class: str | None = None
     """a shift whose accuracies per class are tabulated"""
     plot: Path | None = None
@@ -91,14 +92,14 @@ def run(name: str, argv: Sequence[str]) -> int:
         cells = shard(suite.cells(executor.weights_id), files.shard)
         failed = _run(cells, executor, files.results)
     found = [
-        entry
-        for entry in suite_cells(whole, files.results)
-        if not files.seeds or entry["cell"]["method"] in (TRAINING, "source") or entry["cell"]["seed"] in files.seeds
+        one
+        for one in suite_cells(whole, files.results)
+        if not files.seeds or one.cell.method in (TRAINING, "source") or one.cell.seed in files.seeds
     ]
-    asked = whole.chosen(methods=files.methods, shifts=files.shifts)
-    print(render(make_table(asked, found, per_class=files.per_class), files.format))
+    results = choose(whole.chosen(methods=files.methods, shifts=files.shifts), found)
+    print(render(make_table(results, per_class=files.per_class), files.format))
     if files.plot is not None:
-        draw(asked, found, files.plot)
+        draw(results, files.plot)
         say(f"Figure: {files.plot}")
     return 1 if failed else 0
 
@@ -109,7 +110,7 @@ def domains(data: Path | None, work: Path) -> Domains:
     return Domains(root, work / "data")
 
 
-def _weights_of(cells: Sequence[dict[str, Any]]) -> str:
+def _weights_of(cells: Sequence[Stored]) -> str:
     """The id of the weights that stored results were made with, where it is one; else that of timm's own."""
     ids = {protocol.get("weights_sha256", "timm") for protocol in trainings(cells).values()}
     return ids.pop() if len(ids) == 1 else "timm"

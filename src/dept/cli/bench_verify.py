@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from dept.bench import suites
 from dept.bench.execute import Executor
-from dept.bench.found import key_of, stored_cells
-from dept.bench.runner import Cell
+from dept.bench.runner import Cell, Stored
+from dept.bench.stored import stored_cells
 from dept.bench.verify import TOLERANCE, Check, cheapest, verify, with_key
 from dept.cli.bench_suite import domains
 from dept.cli.parse import parse
 from dept.cli.show import as_json, say, table
 from dept.errors import DataError, DeptError, UsageError
+from dept.runs.record import Result
 
 _DESCRIPTION = f"""Run a committed cell of each suite again and compare.
 
@@ -73,30 +74,30 @@ def run(argv: list[str]) -> int:
 def _check(name: str, files: Files) -> Check:
     """One suite; what cannot be run is not checked, with the reason."""
     suite = suites.get(name)
-    entries = stored_cells(files.results / name)
-    if not entries:
+    cells = stored_cells(files.results / name)
+    if not cells:
         return Check(name, "not checked", f"no results in {files.results / name}")
     try:
         executor = Executor(
             suite, domains(files.data, files.work), files.weights, files.work, files.device, files.workers
         )
-        entry = _picked(entries, {cell.key for cell in suite.cells(executor.weights_id)}, files.cell)
-        if entry is None:
+        picked = _picked(cells, {cell.key for cell in suite.cells(executor.weights_id)}, files.cell)
+        if picked is None:
             return Check(name, "not checked", "no stored cell is of today's definition with these --weights")
-        say(f"{name}: running {entry['cell']['shift']} {entry['cell']['method']} again ({key_of(entry)}) …")
-        return verify(entry, partial(_again, executor))
+        say(f"{name}: running {picked.cell.shift} {picked.cell.method} again ({picked.cell.key}) …")
+        return verify(picked, partial(_again, executor))
     except DeptError as error:
         return Check(name, "not checked", str(error))
 
 
-def _again(executor: Executor, cell: Cell) -> dict[str, Any]:
+def _again(executor: Executor, cell: Cell) -> Result:
     shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
     return executor.run(cell)
 
 
-def _picked(entries: Sequence[dict[str, Any]], defined: set[str], key: str) -> Mapping[str, Any] | None:
+def _picked(cells: Sequence[Stored], defined: set[str], key: str) -> Stored | None:
     """The cell that was asked for, or the quickest of those that the suite defines."""
     if key:
-        return with_key(entries, key)
-    trainings = [entry for entry in entries if "after" not in entry["result"]]
-    return cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])
+        return with_key(cells, key)
+    trainings = [one for one in cells if "after" not in one.result]
+    return cheapest([*trainings, *(one for one in cells if one.cell.key in defined)])

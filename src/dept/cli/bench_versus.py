@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from dept.bench import suites
-from dept.bench.found import suite_cells
 from dept.bench.render import pipe_table
+from dept.bench.stored import choose, suite_cells
 from dept.bench.versus import Versus, versus
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
@@ -42,8 +42,8 @@ def run(argv: list[str]) -> int:
     if not files.b:
         raise UsageError(f"What is {files.a!r} to be compared with? Give the label of at least one other row.")
     whole = suites.get(files.suite)
-    suite, cells = whole.chosen(shifts=files.shifts), suite_cells(whole, files.results)
-    found = {other: versus(suite, files.a, other, cells) for other in files.b}
+    results = choose(whole.chosen(shifts=files.shifts), suite_cells(whole, files.results))
+    found = {other: versus(results, files.a, other) for other in files.b}
     if files.format == "json":
         print(as_json({other: [asdict(one) for one in compared] for other, compared in found.items()}))
         return 0

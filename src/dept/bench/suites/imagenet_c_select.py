@@ -7,7 +7,8 @@ equals. Full, which has DePT's objective, goes with DePT-G; NEO has no rate.
 
 from __future__ import annotations
 
-from dept.bench.rates import searched
+from dept.bench.learning_rates import searched
+from dept.bench.shift import shifts
 from dept.bench.suite import Suite
 from dept.bench.suites.imagenet_c_mini import ADAPTED
 from dept.bench.suites.imagenet_c_mini import SUITE as MINI
@@ -18,7 +19,7 @@ SUITE = Suite(
     name="imagenet-c-select",
     title="learning rates of imagenet-c-mini, chosen on corrupted stand-in images",
     data=MINI.data,
-    shifts=("clean->clean/corrupted",),
+    shifts=shifts("clean->clean/corrupted"),
     sources=MINI.lend(),
     rows=searched(SEARCHED),
     metric=MINI.metric,

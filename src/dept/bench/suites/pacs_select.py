@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dept.bench.rates import searched
+from dept.bench.learning_rates import searched
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import OFFLINE, STREAMED
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -36,7 +37,7 @@ SUITE = Suite(
     name="pacs-select",
     title="learning rates of pacs-mini, chosen on corrupted held-out photos",
     data="pacs",
-    shifts=("photo->photo/held-out",),
+    shifts=shifts("photo->photo/held-out"),
     sources=SOURCES,
     rows=searched(SEARCHED),
 )
