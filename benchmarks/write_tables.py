@@ -29,7 +29,8 @@ def table(match: re.Match[str]) -> str:
         if program == "python":
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         else:
-            run([*words[1:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
+            form = [] if "--format" in words else ["--format", "markdown"]
+            run([*words[1:], *form, "--results", str(ROOT / "benchmarks" / "results")])
     return f"<!-- {match['command']} -->\n{printed.getvalue().strip()}\n<!-- end -->"
 
 

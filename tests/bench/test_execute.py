@@ -6,7 +6,7 @@ import json
 import operator
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from dept.bench.execute import Executor
-from dept.bench.runner import Cell, run_cells
+from dept.bench.runner import Cell, Stored, run_cells
+from dept.bench.shift import Shift, shifts
+from dept.bench.stored import choose
 from dept.bench.suite import Row, Source, Suite
-from dept.bench.tables import make_table
+from dept.bench.table import make_table
 from dept.data.corruptions import EXTRA
 from dept.data.datasets.derived import Domains
 from dept.data.datasets.table import PACS_CLASSES
@@ -46,7 +48,7 @@ SUITE = Suite(
     name="tiny",
     title="tiny",
     data="pacs",
-    shifts=("photo->sketch",),
+    shifts=shifts("photo->sketch"),
     sources={"plain": source(0), "G": source(2), "start": replace(source(0), config=None)},
     rows=(
         Row("Source", "source", "plain"),
@@ -115,10 +117,9 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
 
 
 def test_an_ensemble_averages_the_single_sources(executor: Executor) -> None:
-    shift = "photo+sketch->sketch"
     row = Row("SHOT, ensemble", "shot", "plain", "ensemble", preset="offline", config=SMALL)
-    suite = replace(SUITE, shifts=(shift,), rows=(row,))
-    trained = [one.shift for one in suite.cells(executor.weights_id)[:-1]]
+    suite = replace(SUITE, shifts=shifts("photo+sketch->sketch"), rows=(row,))
+    trained = [str(one.shift) for one in suite.cells(executor.weights_id)[:-1]]
     assert trained == ["photo", "sketch"]  # a model of each, none of the union
     own = replace(executor, suite=suite)
     result = own.run(suite.cells(executor.weights_id)[-1])
@@ -135,7 +136,7 @@ def test_an_ensemble_averages_the_single_sources(executor: Executor) -> None:
     assert len(models) == 2 == len(result["members"])
     assert evaluate_ensemble(models, images, device="cpu")["nll"] == pytest.approx(result["after"]["nll"], abs=1e-6)
     assert result["protocol"]["backbone_sha256"].keys() == {"photo", "sketch"}
-    table = make_table(suite, [{"cell": asdict(suite.cells(executor.weights_id)[-1]), "result": result}])
+    table = make_table(choose(suite, [Stored(suite.cells(executor.weights_id)[-1], result)]))
     assert table.lines[0].entries[0].mean == pytest.approx(100 * result["after"]["top1"]) and not table.notes
 
 
@@ -170,7 +171,7 @@ def test_a_shard_waits_for_the_source_model_that_another_one_trains(
 
 
 def test_an_online_cell_counts_every_image_once_and_tells_its_segments(executor: Executor) -> None:
-    stream = replace(cell(executor, "DePT, online"), shift="photo->sketch,photo")
+    stream = replace(cell(executor, "DePT, online"), shift=Shift(("photo",), ("sketch", "photo")))
     stream = replace(stream, protocol=stream.protocol | {"stream": {"reset": "never", "order": "sorted"}})
     result = executor.run(stream)
     assert list(result["segments"]) == ["sketch", "photo"] and result["images"] == 42
@@ -187,7 +188,7 @@ def test_online_rows_of_a_column_share_the_source_predictions(
         patch.delattr("dept.bench.execute.collect")  # what would compute them
         assert executor.run(cell(executor, "DePT, online")) == first
         with pytest.raises(NameError, match="collect"):  # another stream has its own
-            executor.run(replace(cell(executor, "DePT, online"), shift="photo->photo"))
+            executor.run(replace(cell(executor, "DePT, online"), shift=Shift(("photo",), ("photo",))))
     for seed in (1, 2, 3):
         executor.run(cell(executor, "DePT, online", seed))
     assert len(executor.latest) == 2
@@ -198,6 +199,12 @@ def test_a_source_model_answers_a_stream_in_one_pass(executor: Executor, monkeyp
     online = cell(executor, "DePT, online")
     result = executor.run(replace(online, method="source", protocol=online.protocol | {"preset": None}))
     assert result["gain"] == 0.0 and len(result["predictions"]["after"]) == 21
+
+
+def test_the_weights_are_hashed_once(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, calls = replace(executor), []
+    monkeypatch.setattr("dept.bench.execute.file_sha256", lambda file: calls.append(file) or "0" * 64)
+    assert len({fresh.weights_id for _ in range(3)}) == len(calls) == 1
 
 
 def test_a_cell_of_other_weights_is_refused(executor: Executor) -> None:
