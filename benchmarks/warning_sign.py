@@ -6,24 +6,23 @@ classes that rose or fell, and against the warning that a user would have seen.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dept.bench.stored import stored_cells
+from dept.runs.record import Result
 from dept.runs.words import collapse_warning
 
 RESULTS = Path(__file__).parent / "results"
 SIGNS = ("more effective classes", "fewer effective classes", "warned", "not warned")
 
 
-def adaptations() -> list[dict[str, Any]]:
+def adaptations() -> list[Result]:
     """Results of the cells that adapted a source model; training with source data begins without one."""
-    stored = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*/result.json"))]
+    stored = [one for folder in sorted(RESULTS.iterdir()) for one in stored_cells(folder)]
     return [
-        entry["result"]
-        for entry in stored
-        if not entry["cell"]["setting"].endswith("uda") and "label_free" in entry["result"] and entry["result"]["gain"]
+        one.result for one in stored if one.cell.kind != "uda" and "label_free" in one.result and one.result["gain"]
     ]
 
 

@@ -33,7 +33,8 @@ def table(match: re.Match[str]) -> str:
         elif words[0] == "methods":
             print(method_table())
         else:
-            run([*words[1:], "--format", "markdown", "--results", str(ROOT / "benchmarks" / "results")])
+            form = [] if "--format" in words else ["--format", "markdown"]
+            run([*words[1:], *form, "--results", str(ROOT / "benchmarks" / "results")])
     return f"<!-- {match['command']} -->\n{printed.getvalue().strip()}\n<!-- end -->"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
+from dept.bench.runner import Cell, Stored
+from dept.bench.shift import Shift, shifts
+from dept.bench.stored import Results, choose
 from dept.bench.suite import Row, Source, Suite
+from dept.bench.table import Table, make_table
 
 WEIGHTS = "a" * 64
 ENVIRONMENT = {"dept": "0.1.0", "torch": "2.9", "timm": "1.0", "python": "3.11", "device": "cpu", "threads": 1}
@@ -17,7 +21,7 @@ def small_suite(**changes: Any) -> Suite:
         "name": "small",
         "title": "a_small & simple suite",
         "data": "pacs",
-        "shifts": ("photo->sketch", "photo->cartoon"),
+        "shifts": shifts("photo->sketch", "photo->cartoon"),
         "sources": {"plain": Source("vit_tiny", size=32), "G": Source("vit_tiny", 4, 20, 32)},
         "rows": (
             Row("Source", "source", "plain"),
@@ -31,9 +35,22 @@ def small_suite(**changes: Any) -> Suite:
     return Suite(**settings | changes)
 
 
+def read(entry: dict[str, Any]) -> Stored:
+    """An entry as if it had been read from its file."""
+    return Stored(Cell.from_json(entry["cell"]), entry["result"])
+
+
+def results(suite: Suite, entries: Sequence[dict[str, Any]]) -> Results:
+    return choose(suite, list(map(read, entries)))
+
+
+def table_of(suite: Suite, entries: Sequence[dict[str, Any]], **options: Any) -> Table:
+    return make_table(results(suite, entries), **options)
+
+
 def training(suite: Suite, name: str, weights: str = WEIGHTS) -> dict[str, Any]:
     cell = suite.source_cell(name, suite.shifts[0], weights)
-    return {"cell": asdict(cell), "result": {"accuracy": 0.9, "protocol": {}, "seconds": 50.0}}
+    return {"cell": cell.to_json(), "result": {"accuracy": 0.9, "protocol": {}, "seconds": 50.0}}
 
 
 def stored(
@@ -72,4 +89,4 @@ def stored(
         "environment": ENVIRONMENT | (environment or {}),
         "seconds": seconds,
     }
-    return {"cell": asdict(suite.cell(row, shift, seed, WEIGHTS)), "result": result}
+    return {"cell": suite.cell(row, Shift.parse(shift), seed, WEIGHTS).to_json(), "result": result}

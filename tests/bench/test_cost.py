@@ -59,7 +59,7 @@ def test_command_prints_every_column(capsys: pytest.CaptureFixture[str]) -> None
     arguments = ["bench", "cost", "--arch", "vit_tiny_patch16_224", "--batch", "4", "--iters", "1", "--timm", options]
     assert main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert list(result)[:4] == ["Full", "Feature", "LN", "S50"] and "G50 --checkpoint" in result
+    assert list(result)[:4] == ["Full", "Feature", "LN", "S50"] and "G50, checkpointed" in result
     assert result["Full"]["time_ratio"] == result["Full"]["memory_ratio"] == 1.0
     assert set(result["G50"]) == {"time_ratio", "memory_ratio", "flop_bound", "params"}
     assert result["G50"]["params"] == 4 * 50 * 24 + 24 * 12 + 12

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dept.bench.figures import Point, draw, ratio_curves, step_curves
+from dept.bench.shift import shifts
 from dept.bench.suite import Row
 from dept.errors import UsageError
-from stored import small_suite, stored, training
+from stored import results, small_suite, stored, training
 
 SHARES = (0.05, 1.0)
 RATIOS = small_suite(
-    shifts=("photo->sketch",),
+    shifts=shifts("photo->sketch"),
     rows=tuple(Row(f"DePT-G, {100 * r:g} %", "dept", "G", tag=f"-{r:g}", extra={"ratio": r}) for r in SHARES),
 )
 SCORED = small_suite(
-    shifts=("photo->sketch",),
+    shifts=shifts("photo->sketch"),
     rows=(Row("DePT-G", "dept", "G", extra={"eval_every": 1}),),
 )
 
@@ -28,7 +28,7 @@ def test_one_curve_over_the_shares_with_the_spread_of_seeds() -> None:
         stored(RATIOS, "DePT-G, 5 %", 0.5, ratio=0.05),
         stored(RATIOS, "DePT-G, 5 %", 0.7, ratio=0.05, seed=1),
     ]
-    curves = ratio_curves(RATIOS, cells, "photo->sketch")
+    curves = ratio_curves(results(RATIOS, cells), RATIOS.shifts[0])
     assert list(curves) == ["DePT-G"]
     low, high = curves["DePT-G"]
     assert (low.x, high) == (5, Point(100, pytest.approx(80.0), 0.0))
@@ -38,12 +38,13 @@ def test_one_curve_over_the_shares_with_the_spread_of_seeds() -> None:
 def test_a_curve_over_the_steps_and_a_figure(tmp_path: Path) -> None:
     cell = stored(SCORED, "DePT-G", 0.8)
     cell["result"]["curve"] = {"student": {"steps": [0, 10], "top1": [0.5, 0.75]}}
-    curves = step_curves(SCORED, [training(SCORED, "G"), cell], "photo->sketch")
+    found = results(SCORED, [training(SCORED, "G"), cell])
+    curves = step_curves(found, SCORED.shifts[0])
     assert curves == {"DePT-G": [Point(0, 50.0, 0.0), Point(10, 75.0, 0.0)]}
-    draw(SCORED, [training(SCORED, "G"), cell], tmp_path / "figure.png")
+    draw(found, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_to_draw_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to draw for small"):
-        draw(replace(RATIOS), [], tmp_path / "figure.png")
+        draw(results(RATIOS, []), tmp_path / "figure.png")

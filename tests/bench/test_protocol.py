@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dept.bench.compare import compare, find_result
 from dept.bench.protocol import MISSING, check_preprocess, differences, flat
+from dept.bench.verify import compare, find_result
 from dept.cli import bench_diff
 from dept.data.views import Preprocess
 from dept.errors import DataError, UsageError
-from stored import small_suite, stored
+from stored import read, small_suite, stored
 
 VIT = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -53,7 +53,7 @@ def test_results_are_found_by_file_folder_and_beginning_of_the_key(tmp_path: Pat
     file = write(tmp_path, "abc123", stored(SUITE, "DePT-G", 0.7))
     write(tmp_path, "abd456", stored(SUITE, "DePT-G", 0.8))
     for name in (str(file), str(file.parent), "abc"):
-        assert find_result(name, tmp_path)[0] == file
+        assert find_result(name, tmp_path).file == file
     with pytest.raises(UsageError, match="beginning of 2 keys"):
         find_result("ab", tmp_path)
     with pytest.raises(DataError, match="neither"):
@@ -64,11 +64,13 @@ def test_results_are_found_by_file_folder_and_beginning_of_the_key(tmp_path: Pat
 
 
 def test_compare_sees_everything() -> None:
-    a = stored(SUITE, "DePT-G", 0.7)
-    assert compare(a, a).equal and compare(a, a).predictions == "all 2 predictions are equal"
-    b = stored(SUITE, "DePT-G", 0.8, seed=1, images=5, environment={"torch": "3"})
-    found = compare(a, b)
+    a = read(stored(SUITE, "DePT-G", 0.7))
+    same = compare(a.result, a.result, (a.cell, a.cell))
+    assert same.equal and same.predictions == "all 2 predictions are equal"
+    b = read(stored(SUITE, "DePT-G", 0.8, seed=1, images=5, environment={"torch": "3"}))
+    found = compare(a.result, b.result, (a.cell, b.cell))
     assert [path for path, _, _ in found.protocol] == ["cell.seed", "images", "seed"]
+    assert [path for path, _, _ in compare(a.result, b.result, (a.cell, None)).protocol] == ["images", "seed"]
     assert found.environment == (("torch", "2.9", "3"),)
     assert ("after.top1", 0.7, 0.8) in found.outcome and found.predictions == "1 of 2 predictions differ"
 

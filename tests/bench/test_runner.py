@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from dept.bench.runner import Cell, result_file, run_cells, stored
-from dept.errors import DataError, Interrupted
+from dept.bench.runner import Cell, result_file, run_cells, shard, stored
+from dept.bench.shift import Shift
+from dept.errors import DataError, Interrupted, UsageError
 
-CELL = Cell("mini", "pacs", "photo->sketch", "dept", "G offline", 0, {"lr": 0.1, "steps": 3})
+CELL = Cell("mini", "pacs", Shift(("photo",), ("sketch",)), "dept", "G offline", 0, {"lr": 0.1, "steps": 3})
 
 
 def cells(count: int) -> list[Cell]:
@@ -21,13 +22,13 @@ def cells(count: int) -> list[Cell]:
 def test_the_key_is_the_protocol() -> None:
     assert CELL.key == replace(CELL, protocol={"steps": 3, "lr": 0.1}).key  # order of entries does not matter
     changes: list[dict[str, Any]] = [
-        {"suite": "x"}, {"data": "x"}, {"shift": "x"}, {"method": "x"}, {"setting": "x"}, {"seed": 1},
+        {"suite": "x"}, {"data": "x"}, {"shift": Shift(("x",))}, {"method": "x"}, {"setting": "x"}, {"seed": 1},
         {"protocol": {"lr": 0.2, "steps": 3}}, {"protocol": {"lr": 0.1}},
     ]  # fmt: skip
     keys = {replace(CELL, **change).key for change in changes} | {CELL.key}
     assert len(keys) == len(changes) + 1 and all(len(key) == 12 for key in keys)
     # Committed results are found by this name: it must never change.
-    assert Cell("s", "d", "a->b", "m", "x", 0, {"k": 1}).key == _known_key()
+    assert Cell("s", "d", Shift.parse("a->b"), "m", "x", 0, {"k": 1}).key == _known_key()
 
 
 def _known_key() -> str:
@@ -37,10 +38,38 @@ def _known_key() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+@pytest.mark.parametrize(
+    ("text", "sources", "targets"),
+    [
+        ("photo->sketch", ("photo",), ("sketch",)),
+        ("a+b->c,d", ("a", "b"), ("c", "d")),
+        ("clean->snow/5", ("clean",), ("snow/5",)),
+        ("photo", ("photo",), ()),
+    ],
+)
+def test_a_shift_is_read_and_written_in_one_notation(
+    text: str, sources: tuple[str, ...], targets: tuple[str, ...]
+) -> None:
+    assert Shift.parse(text) == Shift(sources, targets) and str(Shift(sources, targets)) == text
+
+
+def test_a_cell_survives_json_and_knows_its_kind() -> None:
+    stored_form = json.loads(json.dumps(CELL.to_json()))
+    assert Cell.from_json(stored_form) == CELL and stored_form["shift"] == "photo->sketch"
+    assert CELL.kind == "offline" and replace(CELL, setting="G-long tail online").kind == "online"
+
+
+def test_shards_do_not_overlap_and_miss_nothing() -> None:
+    parts = [shard(cells(5), f"{number}/2") for number in (1, 2)]
+    assert sorted(cell.seed for part in parts for cell in part) == list(range(5))
+    with pytest.raises(UsageError, match="shard must be i/n"):
+        shard(cells(5), "3/2")
+
+
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
     ran: list[int] = []
 
-    def run(cell: Cell) -> dict[str, Any]:
+    def run(cell: Cell) -> Any:
         ran.append(cell.seed)
         return {"top1": cell.seed / 10}
 
@@ -52,7 +81,7 @@ def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
 
 
 def test_one_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
-    def run(cell: Cell) -> dict[str, Any]:
+    def run(cell: Cell) -> Any:
         if cell.seed == 1:
             raise RuntimeError("out of luck")
         return {}
@@ -66,7 +95,7 @@ def test_one_failure_does_not_stop_the_rest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Interrupted(3, Path("run"))])
 def test_ctrl_c_does_stop(tmp_path: Path, stop: BaseException) -> None:
-    def run(cell: Cell) -> dict[str, Any]:
+    def run(cell: Cell) -> Any:
         raise stop
 
     with pytest.raises(type(stop)):

@@ -9,11 +9,11 @@ import pytest
 from dept import methods
 from dept.bench import suites
 from dept.bench.estimate import forward, gpu_hours, image_count
-from dept.bench.found import key_of, stored_cells, trainings
+from dept.bench.learning_rates import best, published_lr, scaled_lr
 from dept.bench.paper import paper_number, paper_rows
-from dept.bench.rates import at_rate, best, published
+from dept.bench.stored import stored_cells, trainings
 from dept.bench.suite import Row, Source
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets
 from dept.methods.full import Full
 from dept.runs.job import make_config
 from dept.runs.train import SourceTraining
@@ -70,8 +70,11 @@ def test_every_row_of_the_main_tables_is_put_beside_ours() -> None:
 @pytest.mark.parametrize("name", ["pacs", "office-home"])
 def test_twelve_shifts_between_the_official_domains(name: str) -> None:
     suite = suites.get(name)
-    official = {domain.name for domain in benchmarks.get(suite.data).domains}
-    assert len(set(suite.shifts)) == 12 and {d for shift in suite.shifts for d in shift.split("->")} == official
+    official = {domain.name for domain in datasets.get(suite.data).domains}
+    assert (
+        len(set(suite.shifts)) == 12
+        and {d for shift in suite.shifts for d in (*shift.sources, *shift.targets)} == official
+    )
     assert not [row.label for row in suite.rows if row.paper]
 
 
@@ -87,7 +90,7 @@ def test_forwards_are_those_of_the_architecture() -> None:
     assert forward(Source(vit)) == pytest.approx(17.5e9, rel=0.03)
     assert forward(Source(vit, 4, 50)) > forward(Source(vit))
     assert forward(Source("resnet101.tv_in1k", size=112)) == pytest.approx(7.8e9 / 4)
-    assert image_count("domainnet-126", "real+clipart") == 69_622 + 18_523
+    assert image_count("domainnet-126", ("real", "clipart")) == 69_622 + 18_523
 
 
 def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
@@ -98,15 +101,14 @@ def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
 
 
 def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
-    entries = stored_cells(Path("benchmarks/results/pacs-mini"))
-    (weights,) = {protocol["weights_sha256"] for protocol in trainings(entries).values()}
+    finished = stored_cells(Path("benchmarks/results/pacs-mini"))
+    (weights,) = {protocol["weights_sha256"] for protocol in trainings(finished).values()}
     defined = {cell.key for cell in suites.get("pacs-mini").cells(weights)}
     rows = {(row.method, row.name) for row in suites.get("pacs-mini").rows}
-    for entry in entries:
-        cell = entry["cell"]
+    for cell in (one.cell for one in finished):
         # The source model has nothing random in it: the suite defines its first seed only.
-        if (cell["method"], cell["setting"]) in rows and (cell["method"], cell["seed"]) != ("source", 1):
-            assert key_of(entry) in defined, entry["cell"]
+        if (cell.method, cell.setting) in rows and (cell.method, cell.seed) != ("source", 1):
+            assert cell.key in defined, cell
 
 
 def test_the_best_rate_wins_and_the_published_one_among_equals() -> None:
@@ -116,17 +118,17 @@ def test_the_best_rate_wins_and_the_published_one_among_equals() -> None:
 
 
 def test_every_searched_row_runs_at_the_rate_that_its_search_found() -> None:
-    script, checked = runpy.run_path("benchmarks/chosen_rates.py"), 0
+    script, checked = runpy.run_path("benchmarks/learning_rates.py"), 0
     for select, mini in script["SEARCHES"].items():
         complete = {row.label: factor for row, _, factor in script["search"](select) if factor is not None}
         for row in mini.SUITE.rows:
             if row.label in complete:
                 started = next(found for found in select.SEARCHED if found.label == row.label)
-                assert published(row) == pytest.approx(complete[row.label] * published(started)), row.label
+                assert published_lr(row) == pytest.approx(complete[row.label] * published_lr(started)), row.label
                 checked += 1
     assert checked
 
 
 def test_a_rate_moves_every_group_of_full() -> None:
-    row = at_rate(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
+    row = scaled_lr(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
     assert row.config == {"lr": 0.05, "backbone_lr": 5 * Full.Config().backbone_lr}

@@ -11,24 +11,23 @@ from dept.bench.runner import Cell, read_cell
 from dept.bench.verify import cheapest, judged, verify, with_key
 from dept.cli import bench_verify
 from dept.errors import DataError, UsageError
-from stored import small_suite, stored, training
+from stored import read, small_suite, stored, training
 
 SUITE = small_suite()
 
 
 def fresh(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    made = deepcopy(entry)
-    made["result"].update(changes)
-    return made
+    """The result of an entry, changed."""
+    return deepcopy(entry["result"]) | changes
 
 
 def test_the_cheapest_cell_counts_the_training_of_its_source() -> None:
-    plain, prompted = stored(SUITE, "Tent_1 & co", 0.6, seconds=30), stored(SUITE, "DePT-G", 0.7, seconds=20)
+    plain = read(stored(SUITE, "Tent_1 & co", 0.6, seconds=30))
+    prompted, trained = read(stored(SUITE, "DePT-G", 0.7, seconds=20)), read(training(SUITE, "G"))
     assert cheapest([plain, prompted]) is prompted
-    assert cheapest([training(SUITE, "G"), plain, prompted]) is plain
-    assert cheapest([training(SUITE, "G")]) is None
-    key = Cell(**plain["cell"]).key
-    assert with_key([plain, prompted], key[:5]) is plain
+    assert cheapest([trained, plain, prompted]) is plain
+    assert cheapest([trained]) is None
+    assert with_key([plain, prompted], plain.cell.key[:5]) is plain
     with pytest.raises(UsageError, match="2 stored cells"):
         with_key([plain, prompted], "")
 
@@ -37,17 +36,17 @@ def test_equal_predictions_are_bit_equal() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
     seen: list[Cell] = []
 
-    def run(cell: Cell) -> dict[str, Any]:
+    def run(cell: Cell) -> Any:
         seen.append(cell)
-        return deepcopy(entry["result"])
+        return fresh(entry)
 
-    check = verify(entry, run)
+    check = verify(read(entry), run)
     assert check.verdict == "bit-equal" and not check.failed and seen[0].key == check.key
 
 
 def test_unequal_predictions_in_the_same_environment_do_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
-    check = judged(entry, fresh(entry, predictions={"after": [0, 0]}))
+    check = judged(read(entry), fresh(entry, predictions={"after": [0, 0]}))
     assert check.failed and "same environment" in check.reason
 
 
@@ -56,10 +55,11 @@ def test_elsewhere_a_point_is_allowed() -> None:
     moved = {"environment": {"torch": "3"}, "predictions": {"after": [0, 0]}}
     near = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.691})
     far = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.68})
-    assert judged(entry, near).verdict == "within tolerance" and "torch 3 instead of 2.9" in judged(entry, near).reason
-    assert judged(entry, far).failed
-    near["result"]["protocol"]["backbone_sha256"] = "0" * 64  # a source model trained there
-    assert judged(entry, near).verdict == "within tolerance"
+    check = judged(read(entry), near)
+    assert check.verdict == "within tolerance" and "torch 3 instead of 2.9" in check.reason
+    assert judged(read(entry), far).failed
+    near["protocol"]["backbone_sha256"] = "0" * 64  # a source model trained there
+    assert judged(read(entry), near).verdict == "within tolerance"
 
 
 @pytest.mark.parametrize("old", [{}, {"processor": "another"}])
@@ -67,13 +67,13 @@ def test_another_processor_is_elsewhere_and_so_is_one_that_is_not_known(old: dic
     entry = stored(SUITE, "DePT-G", 0.7, environment=old)
     again = {"environment": entry["result"]["environment"] | {"processor": "mine"}, "predictions": {"after": [0, 0]}}
     near = fresh(entry, **again, protocol=entry["result"]["protocol"] | {"backbone_sha256": "0" * 64})
-    check = judged(entry, near)
+    check = judged(read(entry), near)
     assert check.verdict == "within tolerance" and "processor mine" in check.reason
 
 
 def test_another_protocol_does_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
-    check = judged(entry, fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
+    check = judged(read(entry), fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
     assert check.failed and "images 5 instead of 1000" in check.reason and "new_field" not in check.reason
 
 
@@ -82,9 +82,9 @@ def test_what_was_verified_is_committed() -> None:
     checks = json.loads((results / "verify.json").read_text())
     assert checks
     for check in checks:
-        entry = read_cell(results / check["suite"] / check["key"] / "result.json")
+        cell = read_cell(results / check["suite"] / check["key"] / "result.json").cell
         elsewhere = any(path == "processor" for path, *_ in check["differing"])
-        assert Cell(**entry["cell"]).title == check["title"]
+        assert cell.title == check["title"]
         assert check["verdict"] == "bit-equal" or elsewhere
 
 
@@ -110,11 +110,11 @@ def test_command_fails_if_a_result_does_not_reproduce(
     results = tmp_path / "small" / "abc"
     results.mkdir(parents=True)
     (results / "result.json").write_text(json.dumps(entry))
-    changed = fresh(entry, predictions={"after": [0, 0]})["result"]
+    changed = fresh(entry, predictions={"after": [0, 0]})
 
     monkeypatch.setattr("dept.bench.suites.get", lambda name: SUITE)
     monkeypatch.setattr("dept.bench.execute.Executor.run", lambda self, cell: changed)
-    key = Cell(**entry["cell"]).key
+    key = read(entry).cell.key
     left = tmp_path / "work" / "small" / key / "result.json"  # of an earlier check
     left.parent.mkdir(parents=True)
     left.touch()

@@ -5,18 +5,26 @@ from typing import Any
 
 import pytest
 
-from dept.bench.versus import versus
+from dept.bench import versus as module
+from dept.bench.shift import shifts
+from dept.bench.suite import Suite
+from dept.bench.versus import Versus
 from dept.cli import bench_versus
 from dept.errors import UsageError
-from stored import small_suite, stored, training
+from stored import results, small_suite, stored, training
 
 SUITE = small_suite()
 OTHER = "Tent_1 & co"
-ONE, TWO = SUITE.shifts
+ONE, TWO = map(str, SUITE.shifts)
+ONLY = small_suite(shifts=shifts(ONE))
+
+
+def versus(suite: Suite, ours: str, theirs: str, entries: list[dict[str, Any]]) -> list[Versus]:
+    return module.versus(results(suite, entries), ours, theirs)
 
 
 def answered(label: str, hits: str, *, shift: str = ONE, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    """A result whose answer to every image is right (+) or wrong."""
+    """A result whose prediction for every image is right (+) or wrong."""
     entry = stored(SUITE, label, hits.count("+") / len(hits), shift=shift, seed=seed, **changes)
     labels = [n % 3 for n in range(len(hits))]
     after = [label if hit == "+" else label + 1 for label, hit in zip(labels, hits, strict=True)]
@@ -30,7 +38,7 @@ def cells(*entries: dict[str, Any]) -> list[dict[str, Any]]:
 
 def on_both_shifts() -> list[dict[str, Any]]:
     return cells(
-        *(answered("DePT-G", "++++", shift=shift) for shift in SUITE.shifts),
+        *(answered("DePT-G", "++++", shift=shift) for shift in (ONE, TWO)),
         answered(OTHER, "++--"),
         answered(OTHER, "+---", shift=TWO),
     )
@@ -48,32 +56,30 @@ def test_pairing_sees_what_two_accuracies_do_not() -> None:
     same, other = "+-" * 50, "-+" * 50
     equal = cells(*(answered(label, same) for label in ("DePT-G", OTHER)))
     apart = cells(answered("DePT-G", same), answered(OTHER, other))
-    only = small_suite(shifts=(ONE,))
-    assert versus(only, "DePT-G", OTHER, equal)[0].interval == (0.0, 0.0)
-    low, high = versus(only, "DePT-G", OTHER, apart)[0].interval
+    assert versus(ONLY, "DePT-G", OTHER, equal)[0].interval == (0.0, 0.0)
+    low, high = versus(ONLY, "DePT-G", OTHER, apart)[0].interval
     assert low < -15 and high > 15
 
 
 def test_only_common_seeds_count() -> None:
     found = cells(answered("DePT-G", "++++"), answered("DePT-G", "----", seed=1), answered(OTHER, "++--"))
-    (one,) = versus(small_suite(shifts=(ONE,)), "DePT-G", OTHER, found)
+    (one,) = versus(ONLY, "DePT-G", OTHER, found)
     assert (one.seeds, one.ours) == ((0,), 100.0)
 
 
 def test_what_cannot_be_paired_is_refused() -> None:
-    only = small_suite(shifts=(ONE,))
     with pytest.raises(UsageError, match="no row 'Tnt'; choose from Source; Tent_1"):
-        versus(only, "DePT-G", "Tnt", cells())
+        versus(ONLY, "DePT-G", "Tnt", cells())
     with pytest.raises(UsageError, match="no seed with results of both"):
-        versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), answered(OTHER, "++++", seed=1)))
+        versus(ONLY, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), answered(OTHER, "++++", seed=1)))
     with pytest.raises(UsageError, match="another order"):
-        versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++"), answered(OTHER, "++", list_sha256="b" * 64)))
+        versus(ONLY, "DePT-G", OTHER, cells(answered("DePT-G", "++"), answered(OTHER, "++", list_sha256="b" * 64)))
     with pytest.raises(UsageError, match="older version"):
-        versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), stored(SUITE, OTHER, 0.5)))
+        versus(ONLY, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), stored(SUITE, OTHER, 0.5)))
     bare = stored(SUITE, OTHER, 0.5)
     del bare["result"]["predictions"]
     with pytest.raises(UsageError, match="older version"):
-        versus(only, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), bare))
+        versus(ONLY, "DePT-G", OTHER, cells(answered("DePT-G", "++++"), bare))
 
 
 def test_the_command_on_committed_results(capsys: pytest.CaptureFixture[str]) -> None:

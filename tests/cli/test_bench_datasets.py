@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dept.cli import bench_datasets
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets as benchmarks
 from dept.data.datasets.table import PACS_CLASSES
 from dept.errors import DataError, UsageError
 
@@ -85,7 +85,7 @@ def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_it_does_not_wait_for_torch(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenet-r", ("n01440764",))
+    fill(tmp_path / "imagenet", ("n01440764",))
     code = (
         "import sys; from dept.cli.bench_datasets import run; "
         f"run(['--root', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"

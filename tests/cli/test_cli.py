@@ -430,7 +430,7 @@ def test_a_missing_data_folder_is_said_once(
 ) -> None:
     monkeypatch.delenv("DEPT_DATA", raising=False)
     assert main(["bench", "pacs-mini", "--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]) == 2
-    assert capsys.readouterr().err.count("--data DIR") == 1
+    assert capsys.readouterr().err.count("holds the data sets") == 1
     gone = str(tmp_path / "gone")
     assert main(["bench", "pacs-mini", "--data", gone, "--results", str(tmp_path / "results")]) == 3
     assert capsys.readouterr().err.count("does not exist") == 1

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from dept.data import datasets as benchmarks
 from dept.data.corruptions import CORRUPTIONS, EXTRA
-from dept.data.datasets import registry as benchmarks
-from dept.data.datasets.registry import Benchmark, Finding, class_indices, imagenet_classes, overall, tree, with_classes
+from dept.data.datasets import Benchmark
+from dept.data.datasets.check import Finding, overall
+from dept.data.datasets.derived import Domains
+from dept.data.datasets.find import imagenet_classes
 from dept.data.datasets.table import DOMAINNET_CLASSES, OFFICE_HOME_CLASSES, PACS_CLASSES, VISDA_CLASSES
 from dept.errors import DataError, UsageError
 
@@ -56,11 +58,7 @@ def test_official_counts() -> None:
     assert counts["domainnet-126"] == {"real": 69_622, "clipart": 18_523, "painting": 30_042, "sketch": 24_147}
     assert counts["pacs"] == {"photo": 1_670, "art_painting": 2_048, "cartoon": 2_344, "sketch": 3_929}
     assert sum(n or 0 for n in counts["office-home"].values()) == 15_588
-    single = {name: list(c.values()) for name, c in counts.items() if len(c) == 1}
-    assert single == {
-        "imagenet-r": [30_000], "imagenet-a": [7_500], "imagenet-sketch": [50_889], "imagenet-v2": [10_000],
-        "imagenet": [50_000],
-    }  # fmt: skip
+    assert counts["imagenet"] == {"val": 50_000, "train": 1_281_167}
 
 
 def test_imagenet_c_has_nineteen_corruptions_of_which_fifteen_count() -> None:
@@ -108,8 +106,21 @@ def test_pacs_in_its_layouts(tmp_path: Path, layout: str) -> None:
     assert overall(pacs.check(tmp_path)) == "complete"
     images = pacs.load(tmp_path, "sketch")
     assert images.classes == PACS_CLASSES and images.labels == tuple(n for n in range(7) for _ in range(2))
-    assert images.root == tmp_path / layout and images.names()[:2] == ["sketch/dog/0.jpg", "sketch/dog/1.jpg"]
+    # Names, and with them the hash of the list, do not depend on the layout.
+    assert images.root == tmp_path / layout / "sketch" and images.names()[:2] == ["dog/0.jpg", "dog/1.jpg"]
     assert all(path.is_file() for path in images.paths)
+
+
+@pytest.mark.parametrize("layout", ["pacs", "PACS/kfold", "pacs/pacs_data/pacs_data"])
+def test_benchmarks_find_pacs_where_the_check_does(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / layout / "photo", PACS_CLASSES, 2)
+    with pytest.raises(DataError, match="PACS, photo, is partial: 14 of 1,670"):
+        Domains(tmp_path, tmp_path / "work").load("pacs", "photo")
+    pacs = small("pacs", 14)
+    monkeypatch.setattr(benchmarks, "get", lambda _: pacs)
+    assert Domains(tmp_path, tmp_path / "work").load("pacs", "photo").names()[0] == "dog/0.jpg"
 
 
 def test_the_root_may_be_the_data_set_itself(tmp_path: Path) -> None:
@@ -120,9 +131,9 @@ def test_the_root_may_be_the_data_set_itself(tmp_path: Path) -> None:
 
 def test_a_folder_without_domains_does_not_hide_the_one_that_has_them(tmp_path: Path) -> None:
     fill(tmp_path / "pacs" / "pacs" / "photo", PACS_CLASSES)
-    assert small("pacs", 7).load(tmp_path / "pacs", "photo").root == tmp_path / "pacs" / "pacs"
+    assert small("pacs", 7).load(tmp_path / "pacs", "photo").root == tmp_path / "pacs" / "pacs" / "photo"
     put(tmp_path, "pacs/pacs/kfold/readme.txt")
-    assert small("pacs", 7).load(tmp_path / "pacs", "photo").root == tmp_path / "pacs" / "pacs"
+    assert small("pacs", 7).load(tmp_path / "pacs", "photo").root == tmp_path / "pacs" / "pacs" / "photo"
 
 
 def test_office_home_with_its_space_and_its_upper_case(tmp_path: Path) -> None:
@@ -148,11 +159,9 @@ def test_partial_data_is_refused_with_a_sentence(tmp_path: Path) -> None:
     for part in ("PACS, photo, is partial", "10 of 14 images", str(tmp_path / "pacs" / "photo"), "house, person"):
         assert part in text
     assert pacs.home in text and "allow_partial=True" in text
-    loaded = pacs.load_checked(tmp_path, "photo", allow_partial=True)
-    assert len(loaded.images) == 10 and loaded.images.classes == PACS_CLASSES
-    assert loaded.finding.mark() == {
-        "benchmark": "pacs", "domain": "photo", "images_found": 10, "images_expected": 14, "complete": False
-    }  # fmt: skip
+    images = pacs.load(tmp_path, "photo", allow_partial=True)
+    assert len(images) == 10 and images.classes == PACS_CLASSES
+    assert not finding(pacs, tmp_path, "photo").complete
 
 
 def test_one_image_too_many_is_not_the_official_data(tmp_path: Path) -> None:
@@ -326,18 +335,19 @@ def test_imagenet_c(tmp_path: Path) -> None:
     )
     images = benchmark.load(tmp_path, "fog/5")
     assert images.classes == imagenet_classes() and images.labels == tuple(range(1000))
-    assert images.names()[0] == "fog/5/n01440764/0.JPEG"
+    assert images.names()[0] == "n01440764/0.JPEG"
     assert "3 of 1,000 classes" in refused(benchmark, tmp_path, "snow/5")
     assert benchmark.load(tmp_path, "snow/5", allow_partial=True).labels == (0, 1, 999)  # ranks among all 1000
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"), [("imagenet", "imagenet/val"), ("imagenet-sketch", "ImageNet-Sketch/sketch")]
-)
-def test_where_releases_unpack(tmp_path: Path, name: str, layout: str) -> None:
+@pytest.mark.parametrize("layout", ["imagenet/val", "imagenet-val"])
+def test_imagenet_in_its_layouts(tmp_path: Path, layout: str) -> None:
     fill(tmp_path / layout, imagenet_classes(), suffix=".JPEG")
-    benchmark = small(name, 1000)
-    assert len(benchmark.load(tmp_path, benchmark.domains[0].name)) == 1000
+    fill(tmp_path / "imagenet" / "train", imagenet_classes(), suffix=".JPEG")
+    assert small("imagenet", 1000).load(tmp_path, "val").root == tmp_path / layout
+    assert small("imagenet", 1000).load(tmp_path, "train").root == tmp_path / "imagenet" / "train"
+    clean = Domains(tmp_path, tmp_path / "work", allow_partial=True).load("imagenet-c", "clean")
+    assert clean.root == tmp_path / "imagenet" / "train"
 
 
 def test_validation_images_that_nobody_sorted(tmp_path: Path) -> None:
@@ -346,83 +356,10 @@ def test_validation_images_that_nobody_sorted(tmp_path: Path) -> None:
     assert "2 images lie directly in" in text and "instead of in class folders" in text
 
 
-def test_imagenet_v2_counts_ten_after_nine(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenetv2-matched-frequency-format-val", map(str, range(1000)), 2, suffix=".jpeg")
-    images = small("imagenet-v2", 2000).load(tmp_path, "matched-frequency")
-    assert images.labels == tuple(n for n in range(1000) for _ in range(2)) and images.classes == imagenet_classes()
-    assert [int(path.parent.name) for path in images.paths[16:22]] == [8, 8, 9, 9, 10, 10]
-
-
-def test_imagenet_v2_with_padded_folders(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenet-v2", ["0", "007", "1000", "n01440764", "10"])
-    found = finding(small("imagenet-v2", 3), tmp_path, "matched-frequency")
-    assert found.unknown_folders == ("007", "1000", "n01440764") and found.found == 2
-    images = small("imagenet-v2", 3).load(tmp_path, "matched-frequency", allow_partial=True)
-    assert images.labels == (0, 10)
-
-
-@pytest.mark.parametrize("name", ["imagenet-r", "imagenet-a"])
-def test_two_hundred_classes_map_into_the_thousand(tmp_path: Path, name: str) -> None:
-    chosen = imagenet_classes()[3::5]
-    fill(tmp_path / name, chosen)
-    put(tmp_path, f"{name}/README.txt")
-    images = small(name, 200).load(tmp_path, "test")
-    assert images.classes == chosen and images.labels == tuple(range(200))
-    places = class_indices(images.classes, imagenet_classes())
-    assert places == tuple(range(3, 1000, 5))
-    assert class_indices(images.classes, [str(n) for n in range(1000)]) == places  # a model with numbers for names
-    # Logits that are right among the 200, though the best of the thousand is always class 0, which -R does not have.
-    logits = torch.zeros(200, 1000)
-    logits[torch.arange(200), torch.tensor(places)] = 1.0
-    logits[:, 0] = 2.0
-    assert logits[:, list(places)].argmax(dim=1).tolist() == list(images.labels or ())
-    relabelled = with_classes(images, imagenet_classes())
-    assert relabelled.labels == places and relabelled.classes == imagenet_classes()
-
-
-def test_too_few_classes_of_imagenet_r(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenet-r", imagenet_classes()[:150])
-    assert "150 of 200 classes" in refused(small("imagenet-r", 150), tmp_path, "test")
-
-
 def test_a_wnid_that_imagenet_does_not_have(tmp_path: Path) -> None:
-    fill(tmp_path / "imagenet-a", ["n00000001", *imagenet_classes()[:199]])
+    fill(tmp_path / "imagenet", ["n00000001", *imagenet_classes()[:999]])
     with pytest.raises(DataError, match=r"n00000001 in .* are none of ImageNet's 1,000"):
-        small("imagenet-a", 200).load(tmp_path, "test")
-
-
-def test_classes_that_a_model_does_not_know() -> None:
-    with pytest.raises(DataError, match=r"1 of the 2 classes are unknown to the model \(first: cat\).*begin with dog"):
-        class_indices(["dog", "cat"], ["dog", "cow"])
-    with pytest.raises(DataError, match="first: cat"):
-        class_indices(["cat"], [str(n) for n in range(1000)])
-
-
-# ---- any tree ----
-
-
-def test_any_tree_of_domains_and_classes(tmp_path: Path) -> None:
-    fill(tmp_path / "sites" / "north", ["cat", "dog"], 2)
-    fill(tmp_path / "sites" / "south", ["dog", "owl"], 1, suffix=".PNG")
-    (tmp_path / "sites" / "empty").mkdir()
-    benchmark = tree(tmp_path / "sites")
-    assert benchmark.name == "sites" and [d.name for d in benchmark.domains] == ["north", "south"]
-    assert benchmark.classes == ("cat", "dog", "owl")
-    north, south = (benchmark.load(tmp_path / "sites", name) for name in ("north", "south"))
-    assert north.labels == (0, 0, 1, 1) and south.labels == (1, 2) and north.classes == south.classes
-    assert overall(benchmark.check(tmp_path / "sites")) == "complete"  # no official count to fall short of
-
-
-def test_a_tree_with_a_domain_of_its_own_name(tmp_path: Path) -> None:
-    fill(tmp_path / "photo" / "photo", ["cat"])
-    fill(tmp_path / "photo" / "sketch", ["cat"])
-    assert tree(tmp_path / "photo").load(tmp_path / "photo", "sketch").names() == ["sketch/cat/0.jpg"]
-
-
-def test_no_tree(tmp_path: Path) -> None:
-    put(tmp_path, "a/1.jpg")
-    with pytest.raises(DataError, match="no tree of <domain>/<class>/<image>"):
-        tree(tmp_path)
+        small("imagenet", 1000).load(tmp_path, "val")
 
 
 # ---- records ----

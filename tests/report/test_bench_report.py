@@ -12,6 +12,7 @@ from html_checks import checked
 pytest.importorskip("jinja2")
 
 from dept.bench import suites
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.cli.main import main
 from dept.report.bench_page import bench_page
@@ -87,18 +88,18 @@ def test_a_lower_error_is_better(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_many_columns_show_gains_in_the_mean_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shifts = tuple(f"photo->t{n}" for n in range(7))
-    suite = small_suite(shifts=shifts)
+    texts = [f"photo->t{n}" for n in range(7)]
+    suite = small_suite(shifts=shifts(*texts))
     monkeypatch.setattr(suites, "available", lambda: [suite.name])
     monkeypatch.setattr(suites, "get", lambda name: suite)
-    folder = write(tmp_path, *(stored(suite, "DePT-G", 0.7, shift=shift) for shift in shifts))
+    folder = write(tmp_path, *(stored(suite, "DePT-G", 0.7, shift=text) for text in texts))
     table = bench_page(folder).sections[0].table
     assert table is not None and table.wide
     assert [bool(cell.note) for cell in table.rows[0][1:]] == [False] * 7 + [True]
 
 
 def test_page_is_one_sound_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    suite = small_suite(rows=(Row("<script>", "tent", "plain"),), shifts=("a&b->c",))
+    suite = small_suite(rows=(Row("<script>", "tent", "plain"),), shifts=shifts("a&b->c"))
     monkeypatch.setattr(suites, "available", lambda: [suite.name])
     monkeypatch.setattr(suites, "get", lambda name: suite)
     folder = write(tmp_path, stored(suite, "<script>", 0.7, shift="a&b->c"))

@@ -37,7 +37,7 @@ class Column:
     @property
     def label(self) -> str:
         """Name in tables and JSON."""
-        return f"{self.name} --checkpoint" if self.checkpoint else self.name
+        return f"{self.name}, checkpointed" if self.checkpoint else self.name
 
     @property
     def stages(self) -> int:

@@ -9,13 +9,15 @@ times as long. Counts of images are the official ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dept import methods
 from dept.bench.flops import Shape, plain_forward, prompted_forward
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
-from dept.data.datasets import registry as benchmarks
+from dept.data import datasets
+from dept.data.datasets.derived import split_name
 from dept.methods.base import BaseConfig, Method
 from dept.methods.uda.base import UDAConfig
 from dept.runs.job import make_config
@@ -26,7 +28,6 @@ RATE = 40e12
 
 WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024}
 RESNETS = {"resnet50": 4.1e9, "resnet101": 7.8e9}
-TRAIN_IMAGENET = 1_281_167
 # Data sets that are made, not downloaded.
 MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
 
@@ -34,15 +35,15 @@ MADE = {"imagenet-c-mini": 1_000, "digits": 1_797}
 def gpu_hours(suite: Suite) -> float:
     """Hours of one GPU for all cells of a suite, source trainings included (borrowed ones as well)."""
     starts = [(row, start) for row in suite.rows for shift in suite.shifts for start in suite.starts(row, shift)]
-    trained = {(row.source, start.split("->")[0]) for row, start in starts}
+    trained = {(row.source, start.sources) for row, start in starts}
     work = sum(_training(suite, *pair) for pair in trained if suite.sources[pair[0]].config is not None)
     work += sum((len(suite.seeds) if row.random else 1) * _run(suite, row, start) for row, start in starts)
     return 2 * work / RATE / 3600
 
 
-def image_count(data: str, domains: str) -> int:
-    """Official number of images of one or several domains ("a+b" or "a,b")."""
-    return sum(_count(data, name) for name in domains.replace("+", ",").split(","))
+def image_count(data: str, domains: Sequence[str]) -> int:
+    """Official number of images of one or several domains."""
+    return sum(_count(data, name) for name in domains)
 
 
 def forward(source: Source) -> float:
@@ -62,32 +63,30 @@ def forward(source: Source) -> float:
 def _count(data: str, name: str) -> int:
     if data in MADE:
         return MADE[data]
-    if data == "imagenet-c" and name == "clean":
-        return TRAIN_IMAGENET
-    known = {domain.name: domain.images for domain in benchmarks.get(data).domains}
-    return known.get(name.partition("/held-out")[0]) or 0
+    if (data, name) == ("imagenet-c", "clean"):
+        data, name = "imagenet", "train"
+    known = {domain.name: domain.images for domain in datasets.get(data).domains}
+    return known.get(name) or known.get(split_name(name)[0], 0)
 
 
-def _training(suite: Suite, name: str, domains: str) -> float:
+def _training(suite: Suite, name: str, domains: Sequence[str]) -> float:
     source = suite.sources[name]
     images = image_count(suite.data, domains)
     if "most" in source.extra:
-        images = min(images, source.extra["most"] * len(domains.split("+")))
+        images = min(images, source.extra["most"] * len(domains))
     config = SourceTraining.Config(**source.config or {})
     seen = _steps(config, images) * config.batch
     # Student forward and backward; a prompted model has a teacher too. Then the held-out tenth after every epoch.
     return forward(source) * (seen * (4 if source.stages else 3) + config.held_out * seen)
 
 
-def _run(suite: Suite, row: Row, shift: str) -> float:
+def _run(suite: Suite, row: Row, shift: Shift) -> float:
     """Multiply-accumulates of one adaptation, scoring before and after included."""
-    first, target = shift.split("->")
-    domains = target.split(",")
-    found = image_count(suite.data, target)
-    images = found if suite.most is None else min(found, suite.most * len(domains))
+    found = image_count(suite.data, shift.targets)
+    images = found if suite.most is None else min(found, suite.most * len(shift.targets))
     one = forward(suite.sources[row.source])
-    statistics = image_count(suite.data, first) if row.extra.get("stats") else 0
     kind = methods.get(row.method)
+    statistics = image_count(suite.data, shift.sources) if row.extra.get("stats") else 0
     if row.setting == "online":
         return one * (images * (2 + kind.forwards_per_step) + statistics)
     fields = {k: v for k, v in row.config.items() if k in kind.Config.__dataclass_fields__}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from filelock import BaseFileLock, FileLock
@@ -14,9 +15,9 @@ from torch import Tensor
 from dept import methods
 from dept.bench.protocol import check_preprocess
 from dept.bench.runner import Cell
-from dept.bench.scoring import joined, paired, scores, segments
+from dept.bench.scores import joined, paired, scores, segments
 from dept.bench.suite import TRAINING, Suite
-from dept.data.datasets.domains import Domains
+from dept.data.datasets.derived import Domains
 from dept.data.images import ImageSet, list_hash
 from dept.data.loader import Runtime, TestPasses, Views, resolve_device
 from dept.data.streams import Scenario, domain_by_domain, mixed
@@ -35,7 +36,7 @@ from dept.runs.environment import environment
 from dept.runs.job import make_config, promptable
 from dept.runs.loops import collect
 from dept.runs.read import read_run, score_curves
-from dept.runs.record import protocol
+from dept.runs.record import Result, protocol
 from dept.runs.stream import constant, run_scenario
 from dept.runs.train import SourceTraining, train
 from dept.runs.uda import adapt_with_source
@@ -59,7 +60,7 @@ class Executor:
     latest: dict[tuple[str, ...], Tensor] = field(default_factory=dict, repr=False)
     """source predictions (n, C) on the streams of the last cells: the rows of a column share them"""
 
-    @property
+    @cached_property  # a large file, and asked for once per source model of a cell
     def weights_id(self) -> str:
         """sha256 of the weights file, or the word for timm's own download."""
         return "timm" if self.weights is None else file_sha256(self.weights)
@@ -69,18 +70,17 @@ class Executor:
         """Where cells run."""
         return Runtime(resolve_device(self.device), self.workers)
 
-    def run(self, cell: Cell) -> dict[str, Any]:
+    def run(self, cell: Cell) -> Result:
         """The result of one cell."""
         if cell.method == TRAINING:
             with self._alone(cell):
-                return self._trained(cell) or self._train(cell)
-        kind = cell.setting.split()[-1]
-        if kind == "ensemble":
-            return self._ensemble(cell)
+                return cast(Result, self._trained(cell) or self._train(cell))
+        if cell.kind == "ensemble":
+            return cast(Result, self._ensemble(cell))
         model, forced = self._model(cell)
-        result = {"offline": self._offline, "online": self._online, "uda": self._uda}[kind](cell, model)
+        result = {"offline": self._offline, "online": self._online, "uda": self._uda}[cell.kind](cell, model)
         result["protocol"] |= forced
-        return result
+        return cast(Result, result)
 
     def _model(self, cell: Cell) -> tuple[Model, dict[str, Any]]:
         """The source model of a cell with its views, and what its protocol must say of forced preprocessing."""
@@ -93,7 +93,7 @@ class Executor:
     # -- source models -------------------------------------------------------------------------------------
 
     def _train(self, cell: Cell) -> dict[str, Any]:
-        sources = self._sources(cell.shift, cell.protocol.get("most"))
+        sources = self._sources(cell, cell.protocol.get("most"))
         run = train(
             self._fresh_model(cell, sources[0].classes),
             sources[0] if len(sources) == 1 else sources,
@@ -140,7 +140,7 @@ class Executor:
             if file.is_file():
                 return file
             if source.protocol["config"] is None:
-                classes = self._sources(source.shift, None)[0].classes
+                classes = self._sources(source)[0].classes
                 return save_model(self._fresh_model(source, classes), file)
             self._train(source)
         return file
@@ -187,14 +187,13 @@ class Executor:
         )
 
     def _ensemble(self, cell: Cell) -> dict[str, Any]:
-        """The method from every single source; the mean of the members' probabilities is the answer."""
-        domains, target = cell.shift.split("->")
+        """The method from every single source; the mean of the members' probabilities is the prediction."""
         runs: dict[str, AdaptRun] = {}
         marks: dict[str, Any] = {}
-        for domain, source in zip(domains.split("+"), cell.protocol["source"].split("+"), strict=True):
-            member = replace(cell, shift=f"{domain}->{target}", protocol={**cell.protocol, "source": source})
+        for shift, source in zip(cell.shift.single_sources(), cell.protocol["source"].split("+"), strict=True):
+            member = replace(cell, shift=shift, protocol={**cell.protocol, "source": source})
             model, forced = self._model(member)
-            runs[domain] = self._adapted(member, model)
+            runs[shift.sources[0]] = self._adapted(member, model)
             marks |= forced
         images = next(iter(runs.values())).scored
         assert images is not None
@@ -264,7 +263,7 @@ class Executor:
     def _before(self, cell: Cell, model: Model, scenario: Scenario, views: Views) -> Tensor:
         """Source predictions (n, C) on a stream, in the order of arrival; kept for the last two source models."""
         images = joined(scenario)
-        key = (cell.shift, cell.protocol["source"], str(model.stages), str(cell.seed), list_hash(images))
+        key = (str(cell.shift), cell.protocol["source"], str(model.stages), str(cell.seed), list_hash(images))
         if key not in self.latest:
             for old in list(self.latest)[:-1]:
                 del self.latest[old]
@@ -273,7 +272,7 @@ class Executor:
 
     def _uda(self, cell: Cell, model: Model) -> dict[str, Any]:
         images = self._target(cell)
-        source = self._sources(cell.shift.split("->")[0], None)[0]
+        source = self._sources(cell)[0]
         run = adapt_with_source(
             model,
             source,
@@ -301,11 +300,11 @@ class Executor:
         interrupted = (self.folder(cell) / "resume.safetensors").exists()
         return {"resume": interrupted, "overwrite": not interrupted}
 
-    def _sources(self, names: str, most: int | None) -> list[ImageSet]:
-        return [self._domain(name, most) for name in names.split("+")]
+    def _sources(self, cell: Cell, most: int | None = None) -> list[ImageSet]:
+        return [self._domain(name, most) for name in cell.shift.sources]
 
     def _target(self, cell: Cell) -> ImageSet:
-        return self._domain(cell.shift.split("->")[1], cell.protocol["most"])
+        return self._domain(cell.shift.target, cell.protocol["most"])
 
     def _domain(self, name: str, most: int | None) -> ImageSet:
         images = self.domains.load(self.suite.data, name)
@@ -321,7 +320,7 @@ class Executor:
             return {}
         file = self.source_model(cell).with_name("stats.safetensors")
         if not file.exists():
-            images = self._sources(cell.shift.split("->")[0], None)[0]
+            images = self._sources(cell)[0]
             model = load_model(self.source_model(cell))
             if isinstance(asked, dict):
                 model.card = replace(model.card, preprocess=replace(model.card.preprocess, **asked))
@@ -329,8 +328,7 @@ class Executor:
         return {"stats": str(file)}
 
     def _scenario(self, cell: Cell) -> Scenario:
-        names = cell.shift.split("->")[1].split(",")
-        domains = [(name, self._domain(name, cell.protocol["most"])) for name in names]
+        domains = [(name, self._domain(name, cell.protocol["most"])) for name in cell.shift.targets]
         how = dict(cell.protocol.get("stream", {}))
         if how.pop("mixed", False):
             return mixed(domains, seed=cell.seed)

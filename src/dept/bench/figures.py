@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dept.bench.columns import value
-from dept.bench.found import chosen
-from dept.bench.suite import Row, Suite
+from dept.bench.entry import headline
+from dept.bench.shift import Shift
+from dept.bench.stored import Results
 from dept.errors import UsageError, missing_extra
 
 
@@ -24,33 +24,34 @@ class Point(NamedTuple):
 Curves = dict[str, list[Point]]
 
 
-def ratio_curves(suite: Suite, cells: Sequence[Mapping[str, Any]], shift: str) -> Curves:
+def ratio_curves(results: Results, shift: Shift) -> Curves:
     """Accuracy over the share of images in percent; one curve for all rows whose labels differ in the share only."""
     curves: Curves = {}
-    for row in suite.rows:
-        results = _results(suite, row, cells, shift)
-        if "ratio" in row.extra and results:
-            values = [value(result["after"], suite.metric) for result in results]
+    for row in results.suite.rows:
+        values = [headline(run.result["after"], results.suite.metric) for run in results.of(row, shift).kept]
+        if "ratio" in row.extra and values:
             curves.setdefault(row.label.rpartition(", ")[0], []).append(_point(100 * row.extra["ratio"], values))
     return {name: sorted(points) for name, points in curves.items()}
 
 
-def step_curves(suite: Suite, cells: Sequence[Mapping[str, Any]], shift: str) -> Curves:
+def step_curves(results: Results, shift: Shift) -> Curves:
     """Top-1 of the student over the steps of the rows that were scored on the way."""
     curves: Curves = {}
-    for row in suite.rows:
-        found = [result["curve"]["student"] for result in _results(suite, row, cells, shift) if "curve" in result]
+    for row in results.suite.rows:
+        kept = [run.result for run in results.of(row, shift).kept]
+        found = [result["curve"]["student"] for result in kept if "curve" in result]
         steps = found[0]["steps"] if found else []
         for n, step in enumerate(steps):
             curves.setdefault(row.label, []).append(_point(step, [100 * one["top1"][n] for one in found]))
     return curves
 
 
-def draw(suite: Suite, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw(results: Results, path: Path) -> None:
     """One panel per shift; needs the extra `report`."""
+    suite = results.suite
     scored = any("eval_every" in row.extra for row in suite.rows)
     make, name = (step_curves, "steps") if scored else (ratio_curves, "share of the target images, %")
-    panels = {shift: make(suite, cells, shift) for shift in suite.shifts}
+    panels = {shift: make(results, shift) for shift in suite.shifts}
     if not any(panels.values()):
         raise UsageError(
             f"There is nothing to draw for {suite.name}: it has no finished cells with a share of the images (ratio) "
@@ -66,7 +67,7 @@ def draw(suite: Suite, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
         for label, points in curves.items():
             x, mean, sd = zip(*points, strict=True)
             axis.errorbar(x, mean, yerr=sd, marker="o", markersize=4, capsize=3, label=label)
-        axis.set(title=shift, xlabel=name, ylabel="accuracy, %")
+        axis.set(title=str(shift), xlabel=name, ylabel="accuracy, %")
         if not scored:
             shares = sorted({point.x for points in curves.values() for point in points})
             axis.set_xscale("log")
@@ -77,10 +78,6 @@ def draw(suite: Suite, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _results(suite: Suite, row: Row, cells: Sequence[Mapping[str, Any]], shift: str) -> list[Mapping[str, Any]]:
-    return [found.result for found in chosen(suite, row, shift, cells).kept]
 
 
 def _point(x: float, values: Sequence[float]) -> Point:

@@ -1,7 +1,7 @@
 """What two results must share to stand in one column, and preprocessing that fits the model's own config.
 
-A result is an entry {"cell": …, "result": …}. Compared are paths such as "preprocess.mean". A field that one of two
-results does not state (it was written by an older version) is shown by `dept bench diff`, but is no reason for a mark.
+Compared are paths such as "preprocess.mean". A field that one of two results does not state (it was written by an older
+version) is shown by `dept bench diff`, but is no reason for a mark.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import timm
 
 from dept.data.views import Preprocess
 from dept.errors import UsageError
+from dept.runs.record import Result
 
 Difference = tuple[str, Any, Any]
 
@@ -51,17 +52,16 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
     return [pair for pair in pairs if _plain(pair[1]) != _plain(pair[2])]
 
 
-def record(entry: Mapping[str, Any], trainings: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def record(result: Result, asked: Mapping[str, Any], trainings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """All that a stored result says about how it came about, flattened.
 
     Args:
+        asked: the protocol of its cell.
         trainings: protocols of the stored source trainings by their key; they tell the pretrained weights.
     """
-    cell, result = entry.get("cell", {}), entry["result"]
-    asked, done = cell.get("protocol", {}), result.get("protocol", {})
-    source = (trainings or {}).get(asked.get("source", ""), {})
+    source = trainings.get(asked.get("source", ""), {})
     given = {"weights_sha256": source["weights_sha256"]} if "weights_sha256" in source else {}
-    found = flat(given | dict(done)) | flat({"environment": result.get("environment", {})})
+    found = flat(given | dict(result.get("protocol", {}))) | flat({"environment": result.get("environment", {})})
     found |= {name: value for name, value in flat(asked).items() if name not in found and "." not in name}
     if "after" in result:
         found["scored"] = result["after"].get("n")

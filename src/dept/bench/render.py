@@ -1,4 +1,4 @@
-"""Four ways to write a table: terminal, Markdown, LaTeX (booktabs), JSON."""
+"""Five ways to write a table: terminal, Markdown, brief Markdown, LaTeX (booktabs), JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from dept.bench.entries import MEAN, Entry, Line, Table
+from dept.bench.entry import Entry
+from dept.bench.notes import METRICS
+from dept.bench.table import MEAN, Line, Table
 
 Style = Callable[[str, Entry], str]
 
@@ -46,6 +48,25 @@ def markdown(table: Table) -> str:
     return "\n".join([lines, "", "\n\n".join(below(table))])
 
 
+def brief(table: Table) -> str:
+    """One number per cell in Markdown, the gain in a column of its own, and the protocol in one line."""
+    rows = [
+        [
+            line.label,
+            *(MISSING if e.mean is None else _starred(number(e), e) + e.mark for e in line.entries),
+            _gain(line.entries[-1]) or MISSING,
+        ]
+        for line in table.lines
+    ]
+    header = ["method", *table.columns, "gain" if len(table.columns) == 1 else f"{table.columns[-1]} gain"]
+    metric = METRICS.get(table.metric, table.metric)
+    read = f"{metric[0].upper()}{metric[1:]} in %; gain over the row's own source model with its 95 % interval."
+    notes = [f"{note.mark} {note.text}" for note in table.notes if note.mark]
+    return "\n\n".join(
+        [pipe_table(header, rows), *notes, " ".join(filter(None, (read, table.summary and f"{table.summary}.")))]
+    )
+
+
 def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A bare Markdown table: first column left, the others right-aligned."""
     lines = [f"| {' | '.join(map(_piped, row))} |" for row in (header, *rows)]
@@ -79,6 +100,7 @@ def as_json(table: Table) -> str:
 FORMS: dict[str, Callable[[Table], str]] = {
     "terminal": terminal,
     "markdown": markdown,
+    "brief": brief,
     "latex": latex,
     "json": as_json,
 }
@@ -115,12 +137,16 @@ def _text(entry: Entry, style: Style, *, gains: bool) -> str:
     paper = "" if entry.paper is None else f" ({entry.paper:.1f})"
     if entry.mean is None:
         return MISSING + paper
-    gain = ""
-    if gains and entry.gain is not None:
-        gain = f", {entry.gain:+.1f}"
-        gain += "" if entry.interval is None else f" [{entry.interval[0]:+.1f}, {entry.interval[1]:+.1f}]"
+    gain = f", {_gain(entry)}" if gains and entry.gain is not None else ""
     per_class = "" if entry.per_class is None or not gains else f" / {entry.per_class:.1f}"
     return style(number(entry), entry) + entry.mark + per_class + gain + paper
+
+
+def _gain(entry: Entry) -> str:
+    if entry.gain is None:
+        return ""
+    ends = entry.interval
+    return f"{entry.gain:+.1f}" + ("" if ends is None else f" [{ends[0]:+.1f}, {ends[1]:+.1f}]")
 
 
 def number(entry: Entry) -> str:
@@ -139,7 +165,7 @@ def below(table: Table) -> list[str]:
     """Footnotes, how to read the table, and its protocol."""
     lines = [f"{note.mark} {note.text}".strip() for note in table.notes]
     if any(e.per_class is not None for line in table.lines for e in line.entries):
-        lines.append("After the stroke: mean of the accuracies per class.")
+        lines.append("Second number: mean per-class accuracy.")
     if table.citation:
         lines.append(f"In parentheses what the paper prints: {table.citation}")
     return [*lines, table.protocol] if table.protocol else lines

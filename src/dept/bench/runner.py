@@ -6,12 +6,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dept.bench.shift import Shift
 from dept.errors import DataError, Interrupted, UsageError
 from dept.io import write_json
+from dept.runs.record import Result
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,31 @@ class Cell:
 
     suite: str
     data: str
-    shift: str
+    shift: Shift
     method: str
     setting: str
     seed: int
     protocol: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Cell:
+        """The cell that was stored so."""
+        return cls(**stored | {"shift": Shift.parse(stored["shift"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """What is stored, and hashed: committed results are found by it, so it must not change."""
+        return {**vars(self), "shift": str(self.shift)}
+
     @property
     def key(self) -> str:
         """First 12 hex digits of the sha256 of the cell as canonical JSON."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def kind(self) -> str:
+        """offline, online, uda or ensemble: the last word of the setting, which `Row.name` puts there."""
+        return self.setting.rpartition(" ")[2]
 
     @property
     def title(self) -> str:
@@ -39,11 +55,19 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A finished cell: what was run, and what came out."""
+
+    cell: Cell
+    result: Result
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A cell after its turn: the result, or why there is none."""
 
     cell: Cell
-    result: dict[str, Any] | None
+    result: Result | None
     error: str = ""
     fresh: bool = False
 
@@ -53,8 +77,8 @@ def result_file(root: Path, cell: Cell) -> Path:
     return root / cell.suite / cell.key / "result.json"
 
 
-def read_cell(file: Path) -> dict[str, Any]:
-    """{"cell": …, "result": …} of a finished cell."""
+def read_cell(file: Path) -> Stored:
+    """A finished cell, stored as {"cell": …, "result": …}."""
     try:
         entry = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -64,31 +88,28 @@ def read_cell(file: Path) -> dict[str, Any]:
             f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
             "A single run is named by its own folder."
         )
-    return entry
+    return Stored(Cell.from_json(entry["cell"]), entry["result"])
 
 
 def _is_cell(found: object) -> bool:
     return isinstance(found, dict) and found.keys() == {field.name for field in fields(Cell)}
 
 
-def stored(root: Path, cell: Cell) -> dict[str, Any] | None:
+def stored(root: Path, cell: Cell) -> Result | None:
     """The stored result of a finished cell, or None."""
     file = result_file(root, cell)
-    if not file.exists():
-        return None
-    result: dict[str, Any] = read_cell(file)["result"]
-    return result
+    return read_cell(file).result if file.exists() else None
 
 
 def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
     """Every n-th cell from the i-th on, for `part` "i/n": shards of one list do not overlap and miss nothing."""
     number, _, count = part.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise UsageError(f"--shard is i/n with 1 <= i <= n, such as 2/4; found {part!r}.")
+        raise UsageError(f"shard must be i/n with 1 <= i <= n, such as 2/4; found {part!r}.")
     return list(cells[int(number) - 1 :: int(count)])
 
 
-def run_cells(cells: Sequence[Cell], run: Callable[[Cell], dict[str, Any]], root: Path) -> Iterator[Outcome]:
+def run_cells(cells: Sequence[Cell], run: Callable[[Cell], Result], root: Path) -> Iterator[Outcome]:
     """Run the cells that have no result yet, in order; one that fails is reported and does not stop the rest."""
     for cell in cells:
         done = stored(root, cell)
@@ -104,5 +125,5 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], dict[str, Any]], root
             yield Outcome(cell, None, f"{type(error).__name__}: {error}")
             continue
         result["seconds"] = round(time.perf_counter() - start, 1)
-        write_json(result_file(root, cell), {"cell": asdict(cell), "result": result})
+        write_json(result_file(root, cell), {"cell": cell.to_json(), "result": result})
         yield Outcome(cell, result, fresh=True)

@@ -1,7 +1,4 @@
-"""A suite is data: source models, rows (a method in a setting) and shifts. Their product is a list of cells.
-
-A shift is written "source->target"; several source domains are joined by "+", the domains of a stream by ",".
-"""
+"""A suite is data: source models, rows (a method in a setting) and shifts. Their product is a list of cells."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dept.bench.runner import Cell
+from dept.bench.shift import Shift
 from dept.errors import UsageError
 from dept.io import file_sha256
 
@@ -50,7 +48,7 @@ class Source:
 class Row:
     """A line of a table: a method in a setting (offline, online, uda, ensemble) on one of the suite's source models.
 
-    An ensemble runs the method offline from the model of each source domain and averages the answers.
+    An ensemble runs the method offline from the model of each source domain and averages the predictions.
 
     `config` holds fields of the method's Config; `extra` is what else the run is told (ratio, stats, stream,
     augmentation).
@@ -71,7 +69,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What a cell calls the setting: source model, tag, kind."""
+        """What a cell calls the setting: source model and tag, then the kind (`Cell.kind` reads it back)."""
         return f"{self.source}{self.tag} {self.setting}"
 
     @property
@@ -92,12 +90,12 @@ class Suite:
     name: str
     title: str
     data: str
-    shifts: tuple[str, ...]
+    shifts: tuple[Shift, ...]
     sources: Mapping[str, Source]
     rows: tuple[Row, ...]
     seeds: tuple[int, ...] = (0,)
     most: int | None = None
-    """at most so many target images per domain, drawn uniformly"""
+    """limit of target images per domain, drawn uniformly"""
     metric: str = "top1"
     """headline: top1, mean_per_class or error"""
     paper: str = ""
@@ -111,17 +109,16 @@ class Suite:
         """Source models of this suite (all unless named) for another one."""
         return {name: replace(self.sources[name], home=self.name) for name in names or self.sources}
 
-    def source_cell(self, name: str, shift: str, weights: str) -> Cell:
+    def source_cell(self, name: str, shift: Shift, weights: str) -> Cell:
         """The training of one source model on the source side of a shift."""
-        source, domain = self.sources[name], shift.split("->")[0]
-        return Cell(source.home or self.name, self.data, domain, TRAINING, name, 0, source.protocol(weights))
+        source = self.sources[name]
+        return Cell(source.home or self.name, self.data, shift.training, TRAINING, name, 0, source.protocol(weights))
 
-    def starts(self, row: Row, shift: str) -> list[str]:
+    def starts(self, row: Row, shift: Shift) -> list[Shift]:
         """Shifts whose source models a row starts from: of each source domain by itself for an ensemble."""
-        domains, target = shift.split("->")
-        return [f"{domain}->{target}" for domain in domains.split("+")] if row.setting == "ensemble" else [shift]
+        return shift.single_sources() if row.setting == "ensemble" else [shift]
 
-    def cell(self, row: Row, shift: str, seed: int, weights: str) -> Cell:
+    def cell(self, row: Row, shift: Shift, seed: int, weights: str) -> Cell:
         """One number of the table."""
         protocol = {
             "source": "+".join(self.source_cell(row.source, own, weights).key for own in self.starts(row, shift)),
@@ -166,7 +163,7 @@ class Suite:
             shifts: shifts, or their targets.
         """
         rows = _matching("row or method", self.rows, methods, lambda row: (row.method, row.label))
-        kept = _matching("shift", self.shifts, shifts, lambda shift: (shift, shift.split("->")[1]))
+        kept = _matching("shift", self.shifts, shifts, lambda shift: (str(shift), shift.target))
         if max_iters:
             rows = tuple(replace(row, config={**row.config, "max_iters": max_iters}) for row in rows)
         most = min(limit, self.most or limit) if limit else self.most

@@ -1,26 +1,119 @@
-"""Does a committed result reproduce? A small cell of a suite is rebuilt from its stored JSON and run again.
+"""Two results side by side, and whether a committed one reproduces.
 
-Equal versions, device, processor and threads must give equal predictions, bit for bit. Where one of these differs,
-rounding does, and the accuracy may be off by at most one point.
+A small cell of a suite is rebuilt from its stored JSON and run again. Equal versions, device, processor and threads
+must give equal predictions, bit for bit. Where one of these differs, rounding does, and the accuracy may be off by at
+most one point.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from dept.bench.compare import compare
-from dept.bench.found import key_of
-from dept.bench.protocol import MISSING, Difference, sentence
-from dept.bench.runner import Cell
+from dept.bench.protocol import MISSING, Difference, differences, sentence
+from dept.bench.runner import Cell, Stored, read_cell
 from dept.bench.suite import TRAINING
-from dept.errors import UsageError
+from dept.errors import DataError, UsageError
+from dept.runs.record import Result
 
+OUTCOMES = (
+    "accuracy", "before.top1", "after.top1", "before.mean_per_class", "after.mean_per_class", "after.nll", "after.ece",
+    "gain", "label_free.changed", "tunable_model", "tunable_total", "seconds",
+)  # fmt: skip
 TOLERANCE = 1.0
 """points of accuracy, where versions, device, processor or threads differ"""
 
 Verdict = Literal["bit-equal", "within tolerance", "differs", "not checked"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences of two results: (path, in A, in B) each."""
+
+    protocol: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    outcome: tuple[Difference, ...]
+    predictions: str
+    """how many predictions differ, in words; empty where one of the two has none"""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs but the time it took."""
+        outcome = [path for path, _, _ in self.outcome if path != "seconds"]
+        return not (self.protocol or self.environment or outcome)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A result file; that of a plain run has no cell."""
+
+    file: Path
+    result: Result
+    cell: Cell | None = None
+
+
+def find_result(name: str, results: Path) -> Found:
+    """A stored result: a result.json, a run folder, or (the beginning of) a cell's key below `results`."""
+    given = Path(name)
+    if given.is_file() or (given / "result.json").is_file():
+        return _read(given if given.is_file() else given / "result.json")
+    found = sorted(results.glob(f"*/{name}*/result.json")) if name and "/" not in name else []
+    if not found:
+        raise DataError(f"{name} is neither a result.json, nor a run folder, nor the key of a cell in {results}.")
+    if len(found) > 1:
+        keys = ", ".join(f"{file.parent.parent.name}/{file.parent.name}" for file in found[:6])
+        raise UsageError(f"{name!r} is the beginning of {len(found)} keys ({keys}); give more of it.")
+    return _read(found[0])
+
+
+def _read(file: Path) -> Found:
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} is not a result: {error}") from error
+    in_cell = isinstance(stored, dict) and "result" in stored
+    result = stored["result"] if in_cell else stored
+    if not isinstance(result, dict) or "protocol" not in result:
+        raise DataError(f"{file} is not a result: it has no protocol.")
+    return Found(file, cast(Result, result), read_cell(file).cell if in_cell else None)
+
+
+def compare(one: Result, two: Result, cells: tuple[Cell | None, Cell | None] = (None, None)) -> Comparison:
+    """What differs between two results, and between the cells that they belong to, if both do."""
+    asked = [{"cell": cell.to_json()} for cell in cells if cell is not None]
+    return Comparison(
+        tuple((differences(*asked) if len(asked) == 2 else []) + differences(one["protocol"], two["protocol"])),
+        tuple(differences(one.get("environment", {}), two.get("environment", {}))),
+        tuple(differences(_outcome(one), _outcome(two))),
+        _predictions(one, two),
+    )
+
+
+def _outcome(result: Result) -> dict[str, Any]:
+    found = {path: _at(result, path) for path in OUTCOMES}
+    return {path: value for path, value in found.items() if value is not None}
+
+
+def _at(nested: Any, path: str) -> Any:
+    for name in path.split("."):
+        nested = nested.get(name) if isinstance(nested, Mapping) else None
+    return nested
+
+
+def _predictions(a: Result, b: Result) -> str:
+    ours, theirs = (_at(result, "predictions.after") for result in (a, b))
+    if not ours or not theirs:
+        return ""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} predictions against {len(theirs)}"
+    unequal = sum(x != y for x, y in zip(ours, theirs, strict=True))
+    return f"all {len(ours)} predictions are equal" if not unequal else f"{unequal} of {len(ours)} predictions differ"
+
+
+# -- running a stored cell again ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,42 +136,40 @@ class Check:
         return self.verdict == "differs"
 
 
-def cheapest(entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def cheapest(cells: Sequence[Stored]) -> Stored | None:
     """The cell that is quickest to run again, the training of its source model included where that is known."""
-    trained = {key_of(entry): _seconds(entry) for entry in entries if entry["cell"]["method"] == TRAINING}
-    runs = [entry for entry in entries if entry["cell"]["method"] != TRAINING and "after" in entry["result"]]
+    trained = {one.cell.key: _seconds(one) for one in cells if one.cell.method == TRAINING}
+    runs = [one for one in cells if one.cell.method != TRAINING and "after" in one.result]
 
-    def cost(entry: Mapping[str, Any]) -> tuple[float, str]:
-        return _seconds(entry) + trained.get(entry["cell"]["protocol"].get("source", ""), 0.0), key_of(entry)
+    def cost(one: Stored) -> tuple[float, str]:
+        return _seconds(one) + trained.get(one.cell.protocol.get("source", ""), 0.0), one.cell.key
 
     return min(runs, key=cost, default=None)
 
 
-def with_key(entries: Sequence[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+def with_key(cells: Sequence[Stored], key: str) -> Stored:
     """The stored cell whose key begins like this."""
-    found = [entry for entry in entries if key_of(entry).startswith(key)]
+    found = [one for one in cells if one.cell.key.startswith(key)]
     if len(found) != 1:
         raise UsageError(f"{len(found)} stored cells have a key that begins with {key!r}; one is needed.")
     return found[0]
 
 
-def verify(entry: Mapping[str, Any], run: Callable[[Cell], dict[str, Any]]) -> Check:
+def verify(stored: Stored, run: Callable[[Cell], Result]) -> Check:
     """Run a stored cell again and compare.
 
     Args:
         run: gives the result of a cell, as `Executor.run` does.
     """
-    cell = Cell(**entry["cell"])
-    return judged(entry, {"cell": asdict(cell), "result": run(cell)})
+    return judged(stored, run(stored.cell))
 
 
-def judged(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> Check:
+def judged(stored: Stored, fresh: Result) -> Check:
     """The verdict on a fresh result beside the stored one."""
-    found = compare(stored, fresh)
-    old, new = (_accuracy(entry["result"]) for entry in (stored, fresh))
+    cell, found = stored.cell, compare(stored.result, fresh)
+    old, new = (_accuracy(result) for result in (stored.result, fresh))
     other = [one for one in found.protocol if not _excused(one, moved=bool(found.environment))]
-    verdict, reason = _verdict(other, found.environment, old, new, equal=_equal(stored["result"], fresh["result"]))
-    cell = Cell(**stored["cell"])
+    verdict, reason = _verdict(other, found.environment, old, new, equal=_equal(stored.result, fresh))
     return Check(cell.suite, verdict, reason, cell.key, cell.title, old, new, (*found.protocol, *found.environment))
 
 
@@ -103,7 +194,7 @@ def _excused(one: Difference, *, moved: bool) -> bool:
     return MISSING in one[1:] or (moved and one[0] == "backbone_sha256")
 
 
-def _equal(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> bool:
+def _equal(stored: Result, fresh: Result) -> bool:
     """All predictions, where both list them; the accuracy otherwise."""
     ours, theirs = (result.get("predictions", {}).get("after") for result in (stored, fresh))
     if ours and theirs:
@@ -111,9 +202,9 @@ def _equal(stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> bool:
     return _accuracy(stored) == _accuracy(fresh)
 
 
-def _accuracy(result: Mapping[str, Any]) -> float:
+def _accuracy(result: Result) -> float:
     return 100.0 * float(result["after"]["top1"] if "after" in result else result["accuracy"])
 
 
-def _seconds(entry: Mapping[str, Any]) -> float:
-    return float(entry["result"].get("seconds", float("inf")))
+def _seconds(one: Stored) -> float:
+    return one.result.get("seconds", float("inf"))

@@ -1,22 +1,22 @@
 """Is one row of a suite better than another? Paired over images, for the seeds that both have.
 
-With one seed both rows answered the same images in the same order: a bootstrap over the images of each shift gives the
+With one seed both rows predicted the same images in the same order: a bootstrap over the images of each shift gives the
 interval of the difference. Ends are averaged over seeds, as in tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from dept.bench.columns import column_names, hits
-from dept.bench.entries import MEAN
-from dept.bench.found import Found, chosen
+from dept.bench.entry import hits
 from dept.bench.protocol import sentence
+from dept.bench.shift import Shift
+from dept.bench.stored import Results, Run
 from dept.bench.suite import Row, Suite
+from dept.bench.table import MEAN, column_names
 from dept.errors import UsageError
 from dept.metrics import averaged_interval
 
@@ -33,14 +33,15 @@ class Versus:
     """95 % of ours - theirs"""
 
 
-def versus(suite: Suite, ours: str, theirs: str, cells: Sequence[Mapping[str, Any]]) -> list[Versus]:
+def versus(results: Results, ours: str, theirs: str) -> list[Versus]:
     """Two rows of a suite, by their labels, on every shift of it and, if there are several, in the mean."""
+    suite = results.suite
     rows = [_row(suite, label) for label in (ours, theirs)]
-    found = [[_results(suite, row, shift, cells) for row in rows] for shift in suite.shifts]
+    found = [[_by_seed(results, row, shift) for row in rows] for shift in suite.shifts]
     seeds = sorted(set.intersection(*(set(by_seed) for pair in found for by_seed in pair)))
     if not seeds:
         raise UsageError(
-            f"{ours} and {theirs} have no seed with results of both on {', '.join(suite.shifts)}; "
+            f"{ours} and {theirs} have no seed with results of both on {', '.join(map(str, suite.shifts))}; "
             f"`dept bench {suite.name}` runs what is missing."
         )
     right = [
@@ -67,24 +68,23 @@ def _row(suite: Suite, label: str) -> Row:
     return found[0]
 
 
-def _results(suite: Suite, row: Row, shift: str, cells: Sequence[Mapping[str, Any]]) -> dict[int, Found]:
-    """Results of a row by their seed."""
-    found = {one.seed: one for one in chosen(suite, row, shift, cells).kept}
-    for one in found.values():
-        if one.departures:
-            raise UsageError(f"{row.label} on {shift} is not as the suite defines it: {sentence(one.departures)}.")
+def _by_seed(results: Results, row: Row, shift: Shift) -> dict[int, Run]:
+    found = {run.seed: run for run in results.of(row, shift).kept}
+    for run in found.values():
+        if run.departures:
+            raise UsageError(f"{row.label} on {shift} is not as the suite defines it: {sentence(run.departures)}.")
     return found
 
 
-def _paired(rows: Sequence[Row], shift: str, one: Found, other: Found) -> list[np.ndarray]:
+def _paired(rows: Sequence[Row], shift: Shift, one: Run, other: Run) -> list[np.ndarray]:
     """Which images (2, n) the two rows were right on."""
-    lists = [found.result["protocol"]["list_sha256"] for found in (one, other)]
+    lists = [run.result["protocol"]["list_sha256"] for run in (one, other)]
     if lists[0] != lists[1]:
         raise UsageError(
-            f"{rows[0].label} and {rows[1].label} answered other images on {shift}, or in another order (lists "
+            f"{rows[0].label} and {rows[1].label} predicted other images on {shift}, or in another order (lists "
             f"{lists[0][:12]} and {lists[1][:12]}): nothing can be paired. Compare rows of one setting."
         )
-    for found in (one, other):
-        if "labels" not in found.result.get("predictions", {}):
+    for run in (one, other):
+        if "labels" not in run.result.get("predictions", {}):
             raise UsageError(f"A result on {shift} was stored without labels, by an older version: run it again.")
-    return [hits(found.result, "after") for found in (one, other)]
+    return [hits(run.result, "after") for run in (one, other)]

@@ -15,7 +15,8 @@ from dept.cli.show import as_json, table
 from dept.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dept.data.datasets.registry import Benchmark, Finding
+    from dept.data.datasets import Benchmark
+    from dept.data.datasets.check import Finding
 
 MOST = 6
 """lines of detail for each data set; --json has them all"""
@@ -52,7 +53,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("Give the folder that holds the data sets: --root DIR, or $DEPT_DATA.")
     if not Path(root).is_dir():
         raise DataError(f"{root} is not a folder.")
-    from dept.data.datasets.registry import TABLE, overall
+    from dept.data.datasets import TABLE
+    from dept.data.datasets.check import overall
 
     checked = [(benchmark, benchmark.check(Path(root))) for benchmark in TABLE]
     results = [Checked(benchmark, overall(findings), findings) for benchmark, findings in checked]

@@ -31,15 +31,15 @@ COMMAND = Command("bench diff", "Show what differs between two results.", {"Argu
 def run(argv: list[str]) -> int:
     """Print what differs; 0 whether or not anything does."""
     (given,) = parse(COMMAND, argv)
-    from dept.bench.compare import compare, find_result
     from dept.bench.protocol import short
+    from dept.bench.verify import compare, find_result
 
-    (one, a), (two, b) = (find_result(name, given.results) for name in (given.a, given.b))
-    found = compare(a, b)
+    a, b = (find_result(name, given.results) for name in (given.a, given.b))
+    found = compare(a.result, b.result, (a.cell, b.cell))
     if given.json:
-        print(as_json({"a": one, "b": two, "equal": found.equal, **asdict(found)}))
+        print(as_json({"a": a.file, "b": b.file, "equal": found.equal, **asdict(found)}))
         return 0
-    parts = [f"A  {one}\nB  {two}"]
+    parts = [f"A  {a.file}\nB  {b.file}"]
     for name in ("protocol", "environment", "outcome"):
         rows = [
             [path, *(f"{value:.6g}" if isinstance(value, float) else short(value) for value in values)]

@@ -43,8 +43,8 @@ class ResultTable:
 
     table: bool = False
     """print the table of stored results and run nothing"""
-    format: Literal["terminal", "markdown", "latex", "json"] = "terminal"
-    """format of the table"""
+    format: Literal["terminal", "markdown", "brief", "latex", "json"] = "terminal"
+    """format of the table; brief: Markdown with one number per cell"""
     per_class: str | None = None
     """show the per-class accuracies of this shift"""
     plot: Path | None = None
@@ -64,10 +64,11 @@ def run(name: str, argv: Sequence[str]) -> int:
     given, choice, shown, how = parse(replace(COMMAND, name=f"bench {name}", about=about(name)), list(argv))
     from dept.bench.execute import Executor
     from dept.bench.figures import draw
-    from dept.bench.found import suite_cells, trainings
+    from dept.bench.render import render
     from dept.bench.runner import shard, stored
+    from dept.bench.stored import choose, suite_cells, trainings
     from dept.bench.suite import TRAINING
-    from dept.bench.tables import make_table, render
+    from dept.bench.table import make_table
     from dept.cli.bench_progress import run_all
 
     whole, failed = suites.get(name), 0
@@ -87,13 +88,13 @@ def run(name: str, argv: Sequence[str]) -> int:
             return 0
         failed = run_all(shard(suite.cells(executor.weights_id), choice.shard), executor, given.results)
     found = [
-        entry
-        for entry in suite_cells(whole, given.results)
-        if not choice.seeds or entry["cell"]["method"] in (TRAINING, "source") or entry["cell"]["seed"] in choice.seeds
+        one
+        for one in suite_cells(whole, given.results)
+        if not choice.seeds or one.cell.method in (TRAINING, "source") or one.cell.seed in choice.seeds
     ]
-    asked = whole.chosen(**picked)
-    print(render(make_table(asked, found, per_class=shown.per_class), shown.format))
+    results = choose(whole.chosen(**picked), found)
+    print(render(make_table(results, per_class=shown.per_class), shown.format))
     if shown.plot is not None:
-        draw(asked, found, shown.plot)
+        draw(results, shown.plot)
         say(f"Figure: {shown.plot}")
     return 1 if failed else 0

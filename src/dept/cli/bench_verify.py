@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
@@ -15,8 +14,9 @@ from dept.cli.show import as_json, say, table
 from dept.errors import DataError, DeptError, UsageError
 
 if TYPE_CHECKING:
-    from dept.bench.runner import Cell
+    from dept.bench.runner import Cell, Stored
     from dept.bench.verify import Check
+    from dept.runs.record import Result
 
 
 @dataclass(frozen=True)
@@ -68,29 +68,29 @@ def _check(name: str, given: VerifyInput, how: Device) -> Check:
     """One suite; what cannot be run is not checked, with the reason."""
     from dept.bench import suites
     from dept.bench.execute import Executor
-    from dept.bench.found import key_of, stored_cells
+    from dept.bench.stored import stored_cells
     from dept.bench.verify import Check, cheapest, verify, with_key
 
     suite = suites.get(name)
-    entries = stored_cells(given.results / name)
-    if not entries:
+    cells = stored_cells(given.results / name)
+    if not cells:
         return Check(name, "not checked", f"no results in {given.results / name}")
     try:
         executor = Executor(suite, given.domains(), given.weights, given.work, how.device, how.workers)
         if given.cell:
-            entry: Mapping[str, Any] | None = with_key(entries, given.cell)
+            picked: Stored | None = with_key(cells, given.cell)
         else:
             defined = {cell.key for cell in suite.cells(executor.weights_id)}
-            trainings = [entry for entry in entries if "after" not in entry["result"]]
-            entry = cheapest([*trainings, *(entry for entry in entries if key_of(entry) in defined)])
-        if entry is None:
+            trainings = [one for one in cells if "after" not in one.result]
+            picked = cheapest([*trainings, *(one for one in cells if one.cell.key in defined)])
+        if picked is None:
             return Check(name, "not checked", "no stored cell matches today's definition with these --weights")
-        say(f"{name}: re-running {entry['cell']['shift']} {entry['cell']['method']} ({key_of(entry)}) …")
+        say(f"{name}: re-running {picked.cell.shift} {picked.cell.method} ({picked.cell.key}) …")
 
-        def again(cell: Cell) -> dict[str, Any]:
+        def again(cell: Cell) -> Result:
             shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
             return executor.run(cell)
 
-        return verify(entry, again)
+        return verify(picked, again)
     except DeptError as error:
         return Check(name, "not checked", str(error))

@@ -41,13 +41,13 @@ def run(argv: list[str]) -> int:
     if not given.b:
         raise UsageError(f"Nothing to compare {given.a!r} with. Give the label of at least one other row.")
     from dept.bench import suites
-    from dept.bench.found import suite_cells
     from dept.bench.render import pipe_table
+    from dept.bench.stored import choose, suite_cells
     from dept.bench.versus import versus
 
     whole = suites.get(given.suite)
-    suite, cells = whole.chosen(shifts=given.shifts), suite_cells(whole, given.results)
-    found = {other: versus(suite, given.a, other, cells) for other in given.b}
+    results = choose(whole.chosen(shifts=given.shifts), suite_cells(whole, given.results))
+    found = {other: versus(results, given.a, other) for other in given.b}
     if given.format == "json":
         print(as_json({other: [asdict(one) for one in compared] for other, compared in found.items()}))
         return 0

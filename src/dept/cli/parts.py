@@ -12,7 +12,7 @@ from dept.cli.command import Positional
 from dept.errors import UsageError
 
 if TYPE_CHECKING:
-    from dept.data.datasets.domains import Domains
+    from dept.data.datasets.derived import Domains
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class BenchInputs:
 
     def domains(self) -> Domains:
         """The data sets of the folder that is given, or of the environment."""
-        from dept.data.datasets.domains import Domains
+        from dept.data.datasets.derived import Domains
 
         root = self.data or (Path(os.environ["DEPT_DATA"]) if "DEPT_DATA" in os.environ else None)
         return Domains(root, self.work / "data")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dept.bench import suites
-from dept.bench.entries import MEAN, Entry, Line
-from dept.bench.entries import Table as Results
-from dept.bench.found import suite_cells
+from dept.bench.entry import Entry
 from dept.bench.render import WIDE, below, duration, number
-from dept.bench.runner import read_cell
+from dept.bench.runner import Stored, read_cell
+from dept.bench.stored import choose, suite_cells
 from dept.bench.suite import Suite
-from dept.bench.tables import make_table
+from dept.bench.table import MEAN, Line, make_table
+from dept.bench.table import Table as Results
 from dept.errors import DataError
 from dept.report.blocks import Figure, Fold, Page, Section, Table, TableCell, Tile, Tone
 from dept.report.gain_chart import GainRow, gain_chart, gain_span
@@ -31,24 +30,24 @@ def cell_files(folder: Path) -> list[Path]:
 def bench_page(folder: Path) -> Page:
     """The page of all finished cells of a suite. Numbers, names and notes are those of `dept bench SUITE`."""
     own = [read_cell(file) for file in cell_files(folder)]
-    scored = [cell for cell in own if "after" in cell["result"]]
+    scored = [one for one in own if "after" in one.result]
     if not scored:
         raise DataError(f"The {len(own)} cells in {folder} hold no adaptation with scores before and after.")
     suite = _suite(scored, folder)
     cells = suite_cells(suite, folder.parent) if folder.name == suite.name else own
-    table = make_table(suite, cells)
+    table = make_table(choose(suite, cells))
     return Page(
         title=f"Benchmark {suite.name}",
         subtitle=suite.title,
         verdict=_verdict(table),
         tone="",  # many methods have no common verdict
         sections=tuple(_sections(table, cells)),
-        folds=tuple(_folds(cell for cell in cells if "after" in cell["result"])),
+        folds=tuple(_folds(one for one in cells if "after" in one.result)),
     )
 
 
-def _suite(cells: Sequence[Mapping[str, Any]], folder: Path) -> Suite:
-    names = sorted({str(cell["cell"]["suite"]) for cell in cells})
+def _suite(cells: Sequence[Stored], folder: Path) -> Suite:
+    names = sorted({one.cell.suite for one in cells})
     if len(names) > 1 or names[0] not in suites.available():
         raise DataError(
             f"{folder} holds cells of {', '.join(names)}. A page shows one suite that this version of dept knows: see "
@@ -88,7 +87,7 @@ def _verdict(table: Results) -> str:
     )
 
 
-def _sections(table: Results, cells: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
+def _sections(table: Results, cells: Sequence[Stored]) -> Iterator[Section]:
     lower = table.lower_is_better
     lead = (
         f"Top-1 {'error' if lower else 'accuracy'} in %, mean ± standard deviation over seeds. Second line: change "
@@ -99,9 +98,9 @@ def _sections(table: Results, cells: Sequence[Mapping[str, Any]]) -> Iterator[Se
     if figures:
         words = "Whiskers are paired 95 % intervals. Green is clearly better, red clearly worse, violet unclear."
         yield Section("gains", "Gains", words, figures)
-    trained = [cell for cell in cells if "accuracy" in cell["result"]]
+    trained = [one for one in cells if "accuracy" in one.result]
     if trained:
-        yield Section("sources", "Source models", tiles=tuple(_source_tile(cell) for cell in trained))
+        yield Section("sources", "Source models", tiles=tuple(map(_source_tile, trained)))
 
 
 def _figures(table: Results) -> tuple[Figure, ...]:
@@ -152,16 +151,15 @@ def _gain(entry: Entry) -> str:
     return signed(entry.gain, 1) + ("" if ends is None else f" [{signed(ends[0], 1)}, {signed(ends[1], 1)}]")
 
 
-def _source_tile(cell: Mapping[str, Any]) -> Tile:
-    head, result = cell["cell"], cell["result"]
-    name = f"{head['shift']}, {head['setting']}, seed {head['seed']}"
-    return Tile(name, f"{100 * result['accuracy']:.1f} %", "held-out source accuracy")
+def _source_tile(one: Stored) -> Tile:
+    name = f"{one.cell.shift}, {one.cell.setting}, seed {one.cell.seed}"
+    return Tile(name, f"{100 * one.result['accuracy']:.1f} %", "held-out source accuracy")
 
 
-def _folds(cells: Iterator[Mapping[str, Any]]) -> Iterator[Fold]:
+def _folds(cells: Iterator[Stored]) -> Iterator[Fold]:
     """The whole protocol of every cell."""
-    for cell in cells:
-        head, result = cell["cell"], cell["result"]
-        title = ", ".join((head["shift"].replace("->", " → "), head["method"], head["setting"], f"seed {head['seed']}"))
-        value = {"cell": head, **{name: result.get(name, {}) for name in ("protocol", "environment")}}
+    for one in cells:
+        cell, result = one.cell, one.result
+        title = ", ".join((str(cell.shift).replace("->", " → "), cell.method, cell.setting, f"seed {cell.seed}"))
+        value = {"cell": cell.to_json(), **{name: result.get(name, {}) for name in ("protocol", "environment")}}
         yield Fold(title, json.dumps(value, indent=2, sort_keys=True, default=str))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Source, Suite
 from dept.data.views import Augment
 from dept.methods.source_training import SourceTraining
@@ -56,7 +57,7 @@ SUITE = Suite(
     name="digits",
     title="rendered digits -> real handwritten ones; the demo, embedded source model",
     data="digits",
-    shifts=("rendered->real",),
+    shifts=shifts("rendered->real"),
     sources={"G": Source("vit_tiny_patch16_224", STAGES["G"], PROMPTS, 32, config=None, file=EMBEDDED)},
     rows=(Row("Source (prompted, M=4)", "source", "G"), _row("Tent", "tent"), _row("DePT-G", "dept")),
     seeds=(0, 1, 2),

@@ -6,6 +6,7 @@ between 2,000 and 8,000 of them here.
 
 from __future__ import annotations
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH, SEEDS, STAGES
 
@@ -16,7 +17,7 @@ SUITE = Suite(
     name="domainnet",
     title="DomainNet-126, seven shifts, offline and online; ViT-B/16",
     data="domainnet-126",
-    shifts=(
+    shifts=shifts(
         "real->clipart",
         "real->painting",
         "painting->clipart",

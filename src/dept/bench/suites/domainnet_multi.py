@@ -7,6 +7,7 @@ predictions, as in the paper.
 
 from __future__ import annotations
 
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.domainnet import RUN, TRAINING
 from dept.bench.suites.visda import ARCH, SEEDS
@@ -17,7 +18,7 @@ SUITE = Suite(
     name="domainnet-multi",
     title="DomainNet-126, three domains -> the fourth, multi-source; ViT-B/16",
     data="domainnet-126",
-    shifts=tuple("+".join(other for other in DOMAINS if other != target) + f"->{target}" for target in DOMAINS),
+    shifts=tuple(Shift(tuple(other for other in DOMAINS if other != target), (target,)) for target in DOMAINS),
     sources={"ERM": Source(ARCH, config=TRAINING), "G": Source(ARCH, 4, 50, config=TRAINING)},
     rows=(
         Row("ERM on the union", "source", "ERM", paper="ERM"),

@@ -9,6 +9,7 @@ prints SHOT-IM among the offline methods; it cites CFA's benchmark, where it is 
 
 from __future__ import annotations
 
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH
 from dept.data.corruptions import CORRUPTIONS
@@ -20,7 +21,7 @@ SUITE = Suite(
     name="imagenet-c",
     title="15 corruptions of ImageNet at severity 5, offline and online; ViT-B/16",
     data="imagenet-c",
-    shifts=tuple(f"clean->{name}/5" for name in CORRUPTIONS),
+    shifts=tuple(Shift(("clean",), (f"{name}/5",)) for name in CORRUPTIONS),
     sources={
         "plain": Source(ARCH, config=None, extra=IDENTITY),
         "G": Source(ARCH, 4, 50, config={"max_iters": 11_000}, extra=IDENTITY),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dept.bench.rates import at_chosen
+from dept.bench.learning_rates import at_chosen_lr
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.pacs_mini import ARCH, SHORT
 from dept.data.corruptions import CORRUPTIONS
@@ -71,12 +72,12 @@ SUITE = Suite(
     name="imagenet-c-mini",
     title="15 corruptions of 1,000 ImageNet crops at severity 5, online; ViT-Ti/16",
     data="imagenet-c-mini",
-    shifts=tuple(f"clean->{name}/5" for name in CORRUPTIONS),
+    shifts=tuple(Shift(("clean",), (f"{name}/5",)) for name in CORRUPTIONS),
     sources={
         "plain": Source(ARCH, config=None, extra=IDENTITY),
         "G": Source(ARCH, 4, 20, config=STAND_IN, extra=IDENTITY),
         "rotation": Source(ARCH, config=ROTATION, extra=IDENTITY),
     },
-    rows=(*SOURCES, *(at_chosen(row, CHOSEN) for row in ADAPTED), *PUBLISHED, UNEVEN),
+    rows=(*SOURCES, *(at_chosen_lr(row, CHOSEN) for row in ADAPTED), *PUBLISHED, UNEVEN),
     metric="error",
 )

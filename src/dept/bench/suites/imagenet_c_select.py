@@ -7,18 +7,19 @@ equals. Full, which has DePT's objective, goes with DePT-G; methods without a le
 
 from __future__ import annotations
 
-from dept.bench.rates import published, searched
+from dept.bench.learning_rates import published_lr, searched
+from dept.bench.shift import shifts
 from dept.bench.suite import Suite
 from dept.bench.suites.imagenet_c_mini import ADAPTED
 from dept.bench.suites.imagenet_c_mini import SUITE as MINI
 
-SEARCHED = tuple(row for row in ADAPTED if row.method != "full" and published(row))
+SEARCHED = tuple(row for row in ADAPTED if row.method != "full" and published_lr(row))
 
 SUITE = Suite(
     name="imagenet-c-select",
     title="learning rates of imagenet-c-mini, chosen on corrupted stand-in images",
     data=MINI.data,
-    shifts=("clean->clean/corrupted",),
+    shifts=shifts("clean->clean/corrupted"),
     sources=MINI.lend(),
     rows=searched(SEARCHED),
     metric=MINI.metric,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH, OFFLINE, ONLINE, STAGES
 
@@ -21,9 +22,9 @@ def shortened(row: Row) -> Row:
     return replace(row, config={**row.config, **STEPS} if row.setting == "offline" else row.config, paper="")
 
 
-def all_shifts(domains: tuple[str, ...]) -> tuple[str, ...]:
+def all_shifts(domains: tuple[str, ...]) -> tuple[Shift, ...]:
     """Every domain to every other one."""
-    return tuple(f"{source}->{target}" for source, target in permutations(domains, 2))
+    return tuple(Shift((source,), (target,)) for source, target in permutations(domains, 2))
 
 
 SOURCES = {"plain": Source(ARCH, config=STEPS)} | {

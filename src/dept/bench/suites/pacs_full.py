@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import BATCH, TOGETHER, TRAINING, source
 
@@ -11,7 +12,7 @@ SUITE = Suite(
     name="pacs-full",
     title="PACS photo -> art_painting at full size: ViT-Ti/16 at 224 px, 50 prompts, all images",
     data="pacs",
-    shifts=("photo->art_painting",),
+    shifts=shifts("photo->art_painting"),
     # A quarter of the epochs of pacs-mini: a step costs three times as much.
     sources={"G": source(4, size=224, prompts=50, config=TRAINING | {"epochs": 2})},
     rows=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.loss_ablation import STEPS
 from dept.bench.suites.pacs_mini import RUN, TOGETHER
@@ -12,7 +13,7 @@ SUITE = Suite(
     name="pacs-losses",
     title="terms of DePT-G's loss one by one; PACS photo -> art_painting",
     data="pacs",
-    shifts=("photo->art_painting",),
+    shifts=shifts("photo->art_painting"),
     sources=MINI.lend("G"),
     rows=(
         Row("0: source model with prompts", "source", "G", config=RUN),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dept.bench.rates import at_chosen
+from dept.bench.learning_rates import at_chosen_lr
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Source, Suite
 
 ARCH = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -66,7 +67,7 @@ OFFLINE = (
     Row("DePT-G, recentred", "dept", "G", tag="-recentred", config=RUN | {"recentre": True}),
     Row("DePT-G, clipped together", "dept", "G", tag="-together", config=RUN | TOGETHER),
     Row("DePT-D, clipped together", "dept", "D", tag="-together", config=RUN | TOGETHER),
-    Row("DePT-G --lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
+    Row("DePT-G, lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
 )
 STREAMED = (
     Row("Tent, online", "tent", "plain", "online", preset="online", config=NORM),
@@ -133,9 +134,9 @@ SUITE = Suite(
     name="pacs-mini",
     title="PACS photo -> art_painting, cartoon, sketch; ViT-Ti/16 at 128 px",
     data="pacs",
-    shifts=("photo->art_painting", "photo->cartoon", "photo->sketch"),
+    shifts=shifts("photo->art_painting", "photo->cartoon", "photo->sketch"),
     sources=MODELS,
-    rows=(*SOURCES, *(at_chosen(row, CHOSEN) for row in OFFLINE + STREAMED), *WITH_SOURCE),
+    rows=(*SOURCES, *(at_chosen_lr(row, CHOSEN) for row in OFFLINE + STREAMED), *WITH_SOURCE),
     seeds=(0, 1),
     most=1000,
 )

@@ -6,6 +6,7 @@ the three single-source models and adds up their predictions.
 
 from __future__ import annotations
 
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import RUN, TOGETHER, TRAINING, source
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -19,7 +20,7 @@ SUITE = Suite(
     name="pacs-multi",
     title="PACS, three domains -> the fourth, multi-source; ViT-Ti/16 at 128 px",
     data="pacs",
-    shifts=tuple("+".join(other for other in DOMAINS if other != target) + f"->{target}" for target in DOMAINS),
+    shifts=tuple(Shift(tuple(other for other in DOMAINS if other != target), (target,)) for target in DOMAINS),
     sources={"ERM": source(0, config=STEPS, extra=MOST), "G": source(4, config=STEPS, extra=MOST)},
     rows=(
         Row("ERM on the union", "source", "ERM"),

@@ -7,6 +7,7 @@ for 100, 20, 5 %, so that all make about 200 steps.
 
 from __future__ import annotations
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import BATCH
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -24,7 +25,7 @@ SUITE = Suite(
     name="pacs-ratio",
     title="accuracy against the share of target images, DePT-G and all weights; PACS photo -> art_painting",
     data="pacs",
-    shifts=("photo->art_painting",),
+    shifts=shifts("photo->art_painting"),
     sources=MINI.lend("G"),
     rows=(
         *(row("DePT-G", "dept", ratio) for ratio in (0.05, 0.2, 1.0)),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dept.bench.rates import published, searched
+from dept.bench.learning_rates import published_lr, searched
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import OFFLINE, STREAMED
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -29,14 +30,14 @@ SEARCHED = tuple(
     shortened(row)
     for row in OFFLINE + STREAMED
     if row.source in SOURCES and row.method != "full" and row.tag not in VARIANTS and row.label != "DePT-G"
-    if published(row)  # a method without a learning rate has nothing to search
+    if published_lr(row)  # a method without a learning rate has nothing to search
 )
 
 SUITE = Suite(
     name="pacs-select",
     title="learning rates of pacs-mini, chosen on corrupted held-out photos",
     data="pacs",
-    shifts=("photo->photo/held-out",),
+    shifts=shifts("photo->photo/held-out"),
     sources=SOURCES,
     rows=searched(SEARCHED),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dept.bench.rates import at_rate
+from dept.bench.learning_rates import scaled_lr
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import QUIET, RUN, TOGETHER
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -17,7 +18,7 @@ SUITE = Suite(
     name="pacs-why",
     title="DePT-G and SHOT, one thing changed at a time; PACS photo -> the three other domains",
     data="pacs",
-    shifts=("photo->cartoon", "photo->art_painting", "photo->sketch"),
+    shifts=shifts("photo->cartoon", "photo->art_painting", "photo->sketch"),
     sources=MINI.lend("plain", "G"),
     rows=(
         Row("DePT-G", "dept", "G", config=RUN, home="pacs-mini"),
@@ -31,7 +32,7 @@ SUITE = Suite(
         Row("DePT-G, labels not voted", "dept", "G", tag="-unvoted", config=BASE | {"bank": False}),
         Row("DePT-G, no labels", "dept", "G", tag="-unlabelled", config=BASE | {"pseudo_labels": False}),
         Row("Full", "full", "G", config=FULL.config, home="pacs-mini"),
-        Row("Full, five times the rates", "full", "G", tag="-lr5", config=at_rate(FULL, 5.0).config),
+        Row("Full, five times the rates", "full", "G", tag="-lr5", config=scaled_lr(FULL, 5.0).config),
         Row("SHOT", "shot", "plain", preset="offline", config=SHOT, home="pacs-mini"),
         Row("SHOT, four times the steps", "shot", "plain", tag="-long", preset="offline", config={**SHOT, **LONG}),
         Row("SHOT on DePT-G's source model", "shot", "G", preset="offline", config=SHOT),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.pacs_mini import ONLINE, STREAMED
 from dept.bench.suites.pacs_mini import SUITE as MINI
@@ -45,7 +46,7 @@ SUITE = Suite(
     name="streams",
     title="seven kinds of streams, every online method; PACS photo -> the three other domains, ViT-Ti/16 at 128 px",
     data="pacs",
-    shifts=("photo->art_painting,cartoon,sketch",),
+    shifts=shifts("photo->art_painting,cartoon,sketch"),
     sources=SOURCES,
     rows=tuple(in_scenario(row, scenario) for scenario in SCENARIOS for row in METHODS),
     seeds=(0, 1),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dept.bench.shift import Shift
 from dept.bench.suites import imagenet_c_mini
 from dept.data.corruptions import CORRUPTIONS
 
@@ -17,7 +18,7 @@ SUITE = replace(
     MINI,
     name="streams-gradual",
     title="15 corruptions that grow and fade, continual; 1,000 ImageNet crops, ViT-Ti/16",
-    shifts=("clean->" + ",".join(f"{name}/{severity}" for name in CORRUPTIONS for severity in SEVERITIES),),
+    shifts=(Shift(("clean",), tuple(f"{name}/{severity}" for name in CORRUPTIONS for severity in SEVERITIES)),),
     sources=MINI.lend(),
     rows=tuple(replace(row, extra={**row.extra, "stream": {"reset": "never"}}) for row in MINI.rows),
 )

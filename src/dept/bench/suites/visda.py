@@ -7,10 +7,11 @@ in random order. Seeds are those of AdaContrast. The half of the table with a Re
 
 from __future__ import annotations
 
+from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 
 ARCH = "vit_base_patch16_224.augreg_in21k_ft_in1k"
-SHIFT = "train->validation"
+SHIFT = Shift(("train",), ("validation",))
 STAGES = {"S": 1, "G": 4, "D": 12}
 SEEDS = (2020, 2021, 2022)
 SOURCES = {"plain": Source(ARCH)} | {name: Source(ARCH, stages, 50) for name, stages in STAGES.items()}

@@ -15,6 +15,8 @@ from dept.errors import DataError
 class Contents:
     """The images of one domain, each with the name of its class, and what is odd about them."""
 
+    root: Path = Path()
+    """names of images are relative to it: the domain's folder, or of a list the data set's"""
     files: tuple[tuple[str, str], ...] = ()
     """(path, class): in the order of the list file, or sorted"""
     folders: tuple[str, ...] = ()
@@ -38,10 +40,10 @@ def read_tree(folder: Path) -> Contents:
                 loose += _is_image(entry.name)
     files = tuple((path, name) for name in sorted(names) for path in sorted(_images_below(f"{folder}/{name}")))
     problems = (f"{loose:,} images lie directly in {folder} instead of in class folders",) if loose else ()
-    return Contents(files, tuple(sorted(names)), problems=problems)
+    return Contents(folder, files, tuple(sorted(names)), problems=problems)
 
 
-def read_list(file: Path, classes: Sequence[str]) -> Contents:
+def read_list(file: Path, root: Path, classes: Sequence[str]) -> Contents:
     """The images of a list file: lines "path label", paths from the file's folder, labels indices into `classes`."""
     listed, problems = _parse(file, classes)
     present: dict[str, set[str]] = {}
@@ -55,7 +57,7 @@ def read_list(file: Path, classes: Sequence[str]) -> Contents:
             files.append((f"{folder}/{last}", classes[label]))
         else:
             missing.append(name)
-    return Contents(tuple(files), missing=tuple(missing), problems=tuple(problems))
+    return Contents(root, tuple(files), missing=tuple(missing), problems=tuple(problems))
 
 
 def sub_folders(folder: Path) -> list[str]:

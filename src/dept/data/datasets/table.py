@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dept.data.corruptions import CORRUPTIONS, EXTRA
-from dept.data.datasets.check import IMAGENET, Benchmark, Domain
+from dept.data.datasets.find import Benchmark, Domain
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -32,8 +32,6 @@ DOMAINNET_CLASSES = _words(
     television The_Eiffel_Tower The_Great_Wall_of_China tiger toe train truck umbrella vase watermelon whale
     zebra"""
 )
-SEVERITIES = (1, 2, 3, 4, 5)
-_IMAGENET_TERMS = "non-commercial research, ImageNet's terms of access"
 
 
 def _visda(name: str, images: int, *, optional: bool = False) -> Domain:
@@ -46,7 +44,7 @@ def _visda(name: str, images: int, *, optional: bool = False) -> Domain:
 
 def _corrupted() -> tuple[Domain, ...]:
     names = [*CORRUPTIONS, *EXTRA]
-    return tuple(Domain(f"{c}/{s}", 50_000, optional=c in EXTRA) for c in names for s in SEVERITIES)
+    return tuple(Domain(f"{c}/{s}", 50_000, optional=c in EXTRA) for c in names for s in range(1, 6))
 
 
 def _listed(name: str, images: int) -> Domain:
@@ -67,61 +65,19 @@ TABLE: tuple[Benchmark, ...] = (
         "imagenet-c",
         "ImageNet-C",
         _corrupted(),
-        IMAGENET,
+        None,
         ("imagenet-c", "imagenetc"),
         "https://github.com/hendrycks/robustness",
         "CC BY 4.0; made from ImageNet, see its terms",
     ),
     Benchmark(
-        "imagenet-r",
-        "ImageNet-R",
-        (Domain("test", 30_000, (".",)),),
-        200,
-        ("imagenet-r", "imagenetr"),
-        "https://github.com/hendrycks/imagenet-r",
-        "no terms stated; the images are their owners'",
-        inside=("imagenet-r", ""),
-    ),
-    Benchmark(
-        "imagenet-a",
-        "ImageNet-A",
-        (Domain("test", 7_500, (".",)),),
-        200,
-        ("imagenet-a", "imageneta"),
-        "https://github.com/hendrycks/natural-adv-examples",
-        "code MIT; no terms stated for the images",
-        inside=("imagenet-a", ""),
-    ),
-    Benchmark(
-        "imagenet-sketch",
-        "ImageNet-Sketch",
-        (Domain("test", 50_889, (".",)),),
-        IMAGENET,
-        ("imagenet-sketch", "imagenetsketch"),
-        "https://github.com/HaohanWang/ImageNet-Sketch",
-        "code MIT; no terms stated for the images",
-        inside=("sketch", ""),
-    ),
-    Benchmark(
-        "imagenet-v2",
-        "ImageNet-V2",
-        (Domain("matched-frequency", 10_000, (".",)),),
-        IMAGENET,
-        ("imagenet-v2", "imagenetv2", "imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency"),
-        "https://github.com/modestyachts/ImageNetV2",
-        "code MIT; images as ImageNet's",
-        inside=("imagenetv2-matched-frequency-format-val", "imagenetv2-matched-frequency", ""),
-        numbered=True,
-    ),
-    Benchmark(
         "imagenet",
-        "ImageNet (validation)",
-        (Domain("val", 50_000, (".",)),),
-        IMAGENET,
+        "ImageNet",
+        (Domain("val", 50_000, ("val", ".")), Domain("train", 1_281_167, optional=True)),
+        None,
         ("imagenet-val", "imagenet", "imagenet-1k", "ilsvrc2012"),
         "https://image-net.org/download.php",
-        _IMAGENET_TERMS,
-        inside=("val", ""),
+        "non-commercial research, ImageNet's terms of access",
     ),
     Benchmark(
         "domainnet-126",

@@ -1,4 +1,4 @@
-"""What a cell stores about the answers (n, C) that images got before and after adaptation."""
+"""What a cell stores about the predictions (n, C) before and after adaptation."""
 
 from __future__ import annotations
 

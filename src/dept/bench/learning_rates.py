@@ -13,35 +13,36 @@ from dept.methods.full import Full
 FACTORS = (0.2, 1.0, 5.0)
 
 
-def published(row: Row) -> float:
+def published_lr(row: Row) -> float:
     """The learning rate that a row starts from."""
     kind = methods.get(row.method)
     config = kind.preset(row.preset) if row.preset else kind.Config()
     return float(row.config.get("lr", config.lr))
 
 
-def at_rate(row: Row, factor: float) -> Row:
+def scaled_lr(row: Row, factor: float) -> Row:
     """The row with its learning rates times a factor."""
-    rates = {"lr": factor * published(row)}
+    rates = {"lr": factor * published_lr(row)}
     if row.method == "full":
         rates["backbone_lr"] = factor * Full.Config().backbone_lr
     return replace(row, config={**row.config, **rates})
 
 
-def at_chosen(row: Row, chosen: Mapping[str, float]) -> Row:
-    """The row at its chosen rate (label -> factor), if there is one."""
-    return at_rate(row, chosen[row.label]) if row.label in chosen else row
+def at_chosen_lr(row: Row, chosen: Mapping[str, float]) -> Row:
+    """The row at its chosen learning rate (label -> factor), if there is one."""
+    return scaled_lr(row, chosen[row.label]) if row.label in chosen else row
 
 
 def best(found: Mapping[float, float], *, lower: bool = False) -> float:
-    """The factor with the best result (factor -> result), the one nearest to the published rate among equals."""
+    """The factor with the best result (factor -> result), the one nearest to the published one among equals."""
     return min(found, key=lambda factor: (found[factor] if lower else -found[factor], abs(math.log(factor)), factor))
 
 
 def searched(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Every row at every rate of the search, labelled by it."""
-    return tuple(_labelled(at_rate(row, factor), factor * published(row)) for row in rows for factor in FACTORS)
-
-
-def _labelled(row: Row, rate: float) -> Row:
-    return replace(row, label=f"{row.label}, lr {rate:g}", tag=f"{row.tag}-lr{rate:g}")
+    """Every row at every learning rate of the search, labelled by it."""
+    return tuple(
+        replace(scaled_lr(row, factor), label=f"{row.label}, lr {lr:g}", tag=f"{row.tag}-lr{lr:g}")
+        for row in rows
+        for factor in FACTORS
+        for lr in (factor * published_lr(row),)
+    )

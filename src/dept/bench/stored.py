@@ -1,4 +1,4 @@
-"""Stored results that belong to a row of a suite, and which of them may be averaged.
+"""Stored results of a suite, chosen once for every row and shift: tables, figures and comparisons read the same ones.
 
 The seeds of a row are averaged only if nothing but the seed differs. What fits the suite's definition comes first; a
 result of another definition (another limit, another number of steps) is shown only where nothing fits, and marked.
@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from dept.bench.protocol import SEED, Difference, conflicts, differences, record, sentence
-from dept.bench.runner import Cell, read_cell
+from dept.bench.runner import Cell, Stored, read_cell
+from dept.bench.shift import Shift
 from dept.bench.suite import TRAINING, Row, Suite
+from dept.runs.record import Result
 
-Stored = Mapping[str, Any]
+Trainings = Mapping[str, Mapping[str, Any]]
+"""protocols of the stored source trainings by their key"""
 
 
 @dataclass(frozen=True)
-class Found:
+class Run:
     """A stored result of a row: what it says about itself, and how it departs from the suite's definition."""
 
     seed: int
-    result: Stored
+    result: Result
     record: Mapping[str, Any]
     departures: tuple[Difference, ...]
 
@@ -32,53 +35,77 @@ class Found:
 class Choice:
     """Results of a row on one shift that may be averaged, and those that may not, each with the reason."""
 
-    kept: tuple[Found, ...] = ()
+    kept: tuple[Run, ...] = ()
     aside: tuple[tuple[int, str], ...] = ()
 
 
-def stored_cells(folder: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Results:
+    """What is stored of a suite."""
+
+    suite: Suite
+    trainings: Trainings
+    choices: Mapping[tuple[Shift, str], Choice]
+    """by shift and label of the row"""
+
+    def of(self, row: Row, shift: Shift) -> Choice:
+        """The results of a row on one shift."""
+        return self.choices[shift, row.label]
+
+    def column(self, shift: Shift) -> list[Choice]:
+        """The results of every row on one shift."""
+        return [self.of(row, shift) for row in self.suite.rows]
+
+
+def stored_cells(folder: Path) -> list[Stored]:
     """All finished cells of a suite."""
     return [read_cell(file) for file in sorted(folder.glob("*/result.json"))]
 
 
-def suite_cells(suite: Suite, results: Path) -> list[dict[str, Any]]:
+def suite_cells(suite: Suite, results: Path) -> list[Stored]:
     """All finished cells of a suite, and what it borrows from others: source models, and rows for its own seeds."""
     homes = {row.home for row in suite.rows} | {source.home for source in suite.sources.values()}
-    lent = [entry for home in sorted(homes - {""}) for entry in stored_cells(results / home)]
-    return stored_cells(results / suite.name) + [entry for entry in lent if _borrowed(suite, entry["cell"])]
+    lent = [one for home in sorted(homes - {""}) for one in stored_cells(results / home)]
+    return stored_cells(results / suite.name) + [one for one in lent if _borrowed(suite, one.cell)]
 
 
-def _borrowed(suite: Suite, cell: Stored) -> bool:
-    if cell["method"] == TRAINING:
-        return any(source.home == cell["suite"] for source in suite.sources.values())
-    rows = [row for row in suite.rows if row.home == cell["suite"]]
-    return cell["seed"] in suite.seeds and any(_belongs(cell, row, cell["shift"]) for row in rows)
-
-
-def key_of(entry: Stored) -> str:
-    """The key of a stored cell."""
-    return Cell(**entry["cell"]).key
+def _borrowed(suite: Suite, cell: Cell) -> bool:
+    if cell.method == TRAINING:
+        return any(source.home == cell.suite for source in suite.sources.values())
+    rows = {(row.method, row.name) for row in suite.rows if row.home == cell.suite}
+    return cell.seed in suite.seeds and (cell.method, cell.setting) in rows
 
 
 def trainings(cells: Sequence[Stored]) -> dict[str, dict[str, Any]]:
     """Protocols of the stored source trainings by their key."""
-    return {key_of(entry): entry["cell"]["protocol"] for entry in cells if entry["cell"]["method"] == TRAINING}
+    return {one.cell.key: one.cell.protocol for one in cells if one.cell.method == TRAINING}
 
 
-def chosen(suite: Suite, row: Row, shift: str, cells: Sequence[Stored]) -> Choice:
-    """The results of a row on one shift."""
+def choose(suite: Suite, cells: Sequence[Stored]) -> Results:
+    """The stored results of every row of a suite on every shift."""
     known = trainings(cells)
-    found = [
-        Found(
-            entry["cell"]["seed"],
-            entry["result"],
-            record(entry, known),
-            tuple(departures(suite, row, shift, entry, known)),
+    places: dict[tuple[Shift, str, str], list[Stored]] = {}
+    for one in cells:
+        places.setdefault((one.cell.shift, one.cell.method, one.cell.setting), []).append(one)
+    choices = {
+        (shift, row.label): _choice(suite, row, shift, places.get((shift, row.method, row.name), []), known)
+        for shift in suite.shifts
+        for row in suite.rows
+    }
+    return Results(suite, known, choices)
+
+
+def _choice(suite: Suite, row: Row, shift: Shift, cells: Sequence[Stored], known: Trainings) -> Choice:
+    runs = [
+        Run(
+            one.cell.seed,
+            one.result,
+            record(one.result, one.cell.protocol, known),
+            tuple(departures(suite, row, shift, one, known)),
         )
-        for entry in cells
-        if _belongs(entry["cell"], row, shift)
+        for one in cells
     ]
-    groups = sorted(_groups(found), key=lambda group: (bool(group[0].departures), -len(group), group[0].seed))
+    groups = sorted(_groups(runs), key=lambda group: (bool(group[0].departures), -len(group), group[0].seed))
     if not groups:
         return Choice()
     first, *others = groups
@@ -88,21 +115,19 @@ def chosen(suite: Suite, row: Row, shift: str, cells: Sequence[Stored]) -> Choic
     return Choice(tuple(kept if row.random else kept[:1]), tuple(aside))
 
 
-def departures(
-    suite: Suite, row: Row, shift: str, entry: Stored, known: Mapping[str, Mapping[str, Any]]
-) -> list[Difference]:
+def departures(suite: Suite, row: Row, shift: Shift, one: Stored, known: Trainings) -> list[Difference]:
     """Where a stored cell is not the cell that the suite defines: (field, stored, defined)."""
-    asked = dict(entry["cell"]["protocol"])
-    defined = dict(suite.cell(row, shift, entry["cell"]["seed"], "").protocol)
+    asked = dict(one.cell.protocol)
+    defined = dict(suite.cell(row, shift, one.cell.seed, "").protocol)
     keys = asked.pop("source", "").split("+")
     defined.pop("source")
     starts = zip(suite.starts(row, shift), keys, strict=False)
-    found = [_source_departures(suite, row, start, key, entry["result"], known) for start, key in starts]
+    found = [_source_departures(suite, row, start, key, one.result, known) for start, key in starts]
     return [difference for one in found for difference in one] + differences(asked, defined)
 
 
 def _source_departures(
-    suite: Suite, row: Row, shift: str, key: str, result: Stored, known: Mapping[str, Mapping[str, Any]]
+    suite: Suite, row: Row, shift: Shift, key: str, result: Result, known: Trainings
 ) -> list[Difference]:
     """The same for the source model; where its training is not stored, by what the result itself says of it."""
     if key in known:
@@ -111,20 +136,16 @@ def _source_departures(
             return []
         found = differences({"source": known[key]}, {"source": suite.sources[row.source].protocol(weights)})
         return found or [("source", key, suite.source_cell(row.source, shift, weights).key)]
-    source, said = suite.sources[row.source], record({"result": result})
+    source, said = suite.sources[row.source], record(result, {}, {})
     stated = {"arch": source.arch, "stages": source.stages, "prompts": source.prompts, "preprocess.size": source.size}
     # Methods that need prompts give a plain model fresh ones.
     return conflicts(said, stated, but=() if source.stages else ("stages", "prompts"))
 
 
-def _belongs(cell: Stored, row: Row, shift: str) -> bool:
-    return bool((cell["method"], cell["setting"], cell["shift"]) == (row.method, row.name, shift))
-
-
-def _groups(found: Sequence[Found]) -> list[list[Found]]:
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Results that differ in nothing but the seed."""
-    groups: list[list[Found]] = []
-    for one in sorted(found, key=lambda one: one.seed):
+    groups: list[list[Run]] = []
+    for one in sorted(runs, key=lambda one: one.seed):
         for group in groups:
             if one.departures == group[0].departures and not conflicts(one.record, group[0].record, but=SEED):
                 group.append(one)
@@ -134,7 +155,7 @@ def _groups(found: Sequence[Found]) -> list[list[Found]]:
     return groups
 
 
-def _reason(other: Found, kept: Found) -> str:
+def _reason(other: Run, kept: Run) -> str:
     if other.departures:
         return sentence(other.departures)
     return sentence(conflicts(other.record, kept.record, but=SEED)) or "the kept results are of another definition"
