@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
+from contextlib import redirect_stderr
 from dataclasses import field, fields, make_dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import dropwhile, takewhile
 from typing import Annotated, Any, cast, get_type_hints
 
 from dept.cli.command import REPEATABLE, Command, Positional, choose, flag_names
@@ -32,8 +36,23 @@ def parse(command: Command, argv: list[str]) -> tuple[Any, ...]:
         config = kind.preset(chosen.preset) if chosen.preset else kind.Config()
         typed.append(("config", type(config), field(default=config)))
     style = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    made: Any = tyro.cli(make_dataclass("Arguments", typed), prog=f"dept {command.name}", args=argv, config=style)
+    arguments, printed = make_dataclass("Arguments", typed), io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            made: Any = tyro.cli(arguments, prog=f"dept {command.name}", args=argv, config=style)
+    except SystemExit as stop:
+        raise UsageError(f"{_sentence(printed.getvalue())} See `dept {command.name} --help`.") from stop
     return tuple(getattr(made, name) for name, *_ in typed)
+
+
+def _sentence(printed: str) -> str:
+    """What tyro prints in a box between its title and the next rule, as one sentence."""
+    lines = [line[2:].rstrip("│ ") for line in printed.splitlines()[1:]]
+    body = dropwhile(lambda line: not line.strip("─- "), lines)
+    text = list(takewhile(lambda line: line.strip("─- "), body))
+    if text and text[0].endswith(":"):  # arguments that are missing, the help of each indented below it
+        text = [text[0], ", ".join(line.strip() for line in text[1:] if not line.startswith(" " * 8))]
+    return re.sub(r"^Error parsing \w+: ", "", " ".join(text)).rstrip(".") + "."
 
 
 def load(place: str) -> Any:
