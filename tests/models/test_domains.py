@@ -331,7 +331,7 @@ def test_refusals(domains: list[Path], tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"--batch 2 is smaller than the number of source domains \(3\)"):
         refused(*domains, batch=2)
-    with pytest.raises(UsageError, match=r"5 of the 5 prompts .* to itself.*--domain-prompts 0"):
+    with pytest.raises(UsageError, match=r"5 of the 5 prompts .* to itself.*domain_prompts to 0"):
         refused(*domains, domain_prompts=5)
     with pytest.raises(UsageError, match="0 of the 1 prompts"):
         refused(*domains, prompts=1)
