@@ -132,11 +132,12 @@ def summary(results: Results) -> str:
 
 
 def _network(record: Mapping[str, Any]) -> str:
-    """ViT-Ti/16 where it is timm's own; else timm's name of the architecture that it is a variant of."""
+    """ViT-Ti/16 where it is timm's own; else the architecture by timm's name."""
     arch = str(record["arch"])
     own = {path for path in record if path.startswith("options.")} <= {"options.img_size"}
     found = re.match(r"vit_(tiny|small|base|large)_patch(\d+)_", arch)
-    return f"ViT-{SIZES[found[1]]}/{found[2]}" if found and own else arch
+    name = f"ViT-{SIZES[found[1]]}/{found[2]}" if found else arch
+    return name if own else f"a variant of {name}"
 
 
 def _backbone(results: Results, records: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dept.bench.shift import Shift
 from dept.errors import DataError, Interrupted, UsageError
@@ -83,16 +83,14 @@ def read_cell(file: Path) -> Stored:
         entry = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{file} is not readable JSON ({error}). Without it, the cell is run again.") from error
-    if not (isinstance(entry, dict) and _is_cell(entry.get("cell")) and isinstance(entry.get("result"), dict)):
+    cell, result = (entry.get("cell"), entry.get("result")) if isinstance(entry, dict) else (None, None)
+    expected = {field.name for field in fields(Cell)}
+    if not (isinstance(cell, dict) and cell.keys() == expected and isinstance(result, dict)):
         raise DataError(
             f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
             "A single run is named by its own folder."
         )
-    return Stored(Cell.from_json(entry["cell"]), entry["result"])
-
-
-def _is_cell(found: object) -> bool:
-    return isinstance(found, dict) and found.keys() == {field.name for field in fields(Cell)}
+    return Stored(Cell.from_json(cell), cast(Result, result))
 
 
 def stored(root: Path, cell: Cell) -> Result | None:

@@ -74,11 +74,12 @@ def _read(file: Path) -> Found:
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{file} is not a result: {error}") from error
-    in_cell = isinstance(stored, dict) and "result" in stored
-    result = stored["result"] if in_cell else stored
+    cell, result = None, stored
+    if isinstance(stored, dict) and "result" in stored:
+        cell, result = read_cell(file).cell, stored["result"]
     if not isinstance(result, dict) or "protocol" not in result:
         raise DataError(f"{file} is not a result: it has no protocol.")
-    return Found(file, cast(Result, result), read_cell(file).cell if in_cell else None)
+    return Found(file, cast(Result, result), cell)
 
 
 def compare(one: Result, two: Result, cells: tuple[Cell | None, Cell | None] = (None, None)) -> Comparison:

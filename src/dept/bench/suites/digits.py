@@ -11,21 +11,11 @@ from dept.data.views import Augment
 from dept.methods.source_training import SourceTraining
 
 EMBEDDED = Path(__file__).parents[2] / "assets" / "digits.safetensors"
-
-
 CLASSES = tuple("0123456789")
-
-
 STAGES = {"S": 1, "G": 4, "D": 12}
-
-
 PROMPTS = 8
-
-
 AUGMENT = Augment(flip=0.0, crop_scale=(0.6, 1.0), jitter=(0.4, 0.4, 0.0, 0.0), grey=0.0, blur_radius=(0.1, 1.0))
 """Views for digits: a mirrored digit is none, a small crop has none in it, and there is no colour."""
-
-
 # From scratch, hence one rate for everything, a hundred times the fine-tuning one.
 TRAINING = SourceTraining.Config(
     lr=0.1,
@@ -35,8 +25,6 @@ TRAINING = SourceTraining.Config(
     projection_bottleneck=32,
     projection_out=64,
 )
-
-
 ADAPTING: dict[str, dict[str, Any]] = {
     "tent": {"preset": "online"},
     "dept": {"preset": "official", "lr": TRAINING.lr, "batch": 64, "epochs": 8},
