@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -103,7 +102,5 @@ def _in_flags(message: str, name: str, rest: list[str]) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    # Library errors put the names of parameters in backticks; here they are flags.
-    flagged = re.sub(r"`([a-z]\w*)`", lambda match: "--" + match[1].replace("_", "-"), message)
-    print(f"dept: {flagged}", file=sys.stderr)
+    print(f"dept: {message}", file=sys.stderr)
     return code
