@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf, isnan, nan
 
 import pytest
 import torch
+from torch import Tensor
 
 from dept import methods
 from dept.core.clipping import clip_each, clip_rows
+from dept.data.loader import Batch
+from dept.errors import DeptError
 from dept.methods.base import BaseConfig, Progress, part, prefixed
 from dept.methods.tent import Tent
-from support import tiny_model
+from support import moved, random_batch, state_of, tiny_config, tiny_model
 
 
 def test_stages_are_clipped_as_if_each_were_a_tensor() -> None:
@@ -57,7 +60,7 @@ def test_registry_by_setting() -> None:
         ("mcc", "offline"): r"'mcc' needs labelled source images. Run it with `dept uda`",
         ("tent", "uda"): r"'tent' adapts without source images. Run it with `dept adapt`",
         ("sar", "train"): r"'sar' adapts without source images. Run it with `dept stream`",
-        ("source-training", "online"): r"trains a source model; run it with `dept train`",
+        ("source-training", "online"): r"trains a source model. Run it with `dept train`",
     }
     for (name, setting), sentence in wrong.items():
         with pytest.raises(ValueError, match=sentence):
@@ -73,12 +76,59 @@ def test_what_only_relabels_is_refused_offline(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", [Tent.Config, methods.get("dann").Config])
 @pytest.mark.parametrize(
-    ("name", "value"), [("lr", -1.0), ("lr", nan), ("lr", inf), ("momentum", 7.0), ("momentum", 1.0),
-                        ("weight_decay", -1e-4)]
+    ("name", "value", "bound"), [
+        ("lr", -1.0, "at least 0"), ("lr", nan, "at least 0"), ("lr", inf, "at least 0"), ("momentum", 7.0, "below 1"),
+        ("momentum", 1.0, "below 1"), ("weight_decay", -1e-4, "at least 0"), ("batch", 0, "at least 1"),
+    ]
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused(kind: type[BaseConfig], name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must be at least 0 and .*, found {value}"):
+def test_numbers_that_make_no_sense_are_refused(kind: type[BaseConfig], name: str, value: float, bound: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be {bound}.*, found {value}"):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "bound"), [
+        ("dept", "ema", 2.0, "at most 1"), ("dept", "ema", -1.0, "at least 0"), ("dept", "neighbours", 0, "at least 1"),
+        ("dept", "student_temperature", -1.0, "above 0"), ("dept", "projection_out", 0, "at least 1"),
+        ("source-training", "label_smoothing", nan, "at least 0"),
+        ("source-training", "label_smoothing", 2.0, "below 1"),
+        ("source-training", "new_lr_scale", nan, "above 0"), ("source-training", "crop_scale", (0.0, 1.0), "above 0"),
+        ("source-training", "warmup", -2, "at least -1"), ("cdan", "iters_per_epoch", 0, "at least 1"),
+    ]
+)  # fmt: skip
+def test_settings_of_methods_that_make_no_sense_are_refused(method: str, name: str, value: float, bound: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be {bound}"):
+        methods.get(method).Config(**{name: value})
+
+
+class _Poisoned(Tent):
+    """Tent whose loss is not finite while `poison` is set."""
+
+    poison = True
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        terms = super().loss(batch)
+        return {"entropy": terms["entropy"] * torch.tensor(nan if self.poison else 1.0)}
+
+
+def test_a_step_without_finite_gradients_is_skipped_and_counted() -> None:
+    method = _Poisoned(tiny_model(), tiny_config(Tent, lr=0.1))
+    before = state_of(method.model)
+    terms = [method.step(random_batch("t")) for _ in range(2)]
+    assert not moved(before, method.model) and isnan(terms[0]["loss"])
+    assert (method.skipped_steps, method.skipped_in_a_row) == (2, 2)
+    method.poison = False
+    method.step(random_batch("t"))
+    assert moved(before, method.model) and (method.skipped_steps, method.skipped_in_a_row) == (2, 0)
+
+
+def test_parameters_that_overflow_end_the_run() -> None:
+    method = Tent(tiny_model(), tiny_config(Tent))
+    method.at(Progress(3, 9, 0))
+    assert method.optimizer is not None
+    method.optimizer.param_groups[0]["lr"] = inf
+    with pytest.raises(DeptError, match=r"no longer finite after step 3 \(learning rate inf\)"):
+        method.step(random_batch("t"))
 
 
 def test_epochs_grow_as_images_shrink() -> None:

@@ -120,12 +120,19 @@ def test_checkpoints_come_about_once_a_minute_and_never_at_the_end(monkeypatch: 
     assert [due(30), due(61), due(90), due(122), due(300, step=9)] == [False, True, False, True, False]
 
 
-def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
-    run, saved = folder(tmp_path), list[int]()
-    steps = [Event(Progress(n, 3, 0), {"loss": loss}, 0.1, False) for n, loss in enumerate((1.0, float("nan"), 1.0))]
-    with pytest.raises(DeptError, match=r"The loss became nan at step 1 .* Lower `lr`"):
-        list(kept(steps, Tent(tiny_model()), run, saved.append))
-    assert [event["step"] for event in events(run.path)] == [0] and not saved
+def test_a_run_gives_up_after_ten_skipped_steps(tmp_path: Path) -> None:
+    """A few are recorded without their loss, which JSON cannot hold."""
+    run, method = folder(tmp_path), Tent(tiny_model())
+
+    def steps() -> Iterator[Event]:
+        for number in range(20):
+            method.skipped_in_a_row = number + 1
+            yield Event(Progress(number, 20, 0), {"loss": float("nan"), "selected": 1.0}, 0.1, False)
+
+    with pytest.raises(DeptError, match=r"not finite in 10 steps in a row"):
+        list(kept(steps(), method, run, lambda _: None))
+    logged = events(run.path)
+    assert len(logged) == 9 and all(event["terms"] == {"selected": 1.0} for event in logged)
 
 
 @pytest.mark.parametrize("signalled", [False, True])

@@ -1,4 +1,4 @@
-"""Three ways to limit gradients in place: tensor by tensor, row by row of one tensor, all together."""
+"""Three ways to limit gradients in place: tensor by tensor, row by row of one tensor, all together; and a check."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def clip_together(parameters: Iterable[Tensor], max_norm: float) -> None:
     """Clip the norm of all gradients taken as one vector; 0 leaves them."""
     if max_norm:
         torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
+
+
+@torch.no_grad()
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no tensor holds a NaN or an infinity. One pass, one transfer from the device."""
+    given = [tensor for tensor in tensors if tensor.numel()]
+    if not given:
+        return True
+    largest = torch.stack(list(torch._foreach_norm(given, ord=float("inf"))))  # of |x|, which hands NaN on
+    return bool(largest.isfinite().all())

@@ -16,10 +16,11 @@ from torch import Tensor
 from dept.core import schedules
 from dept.core.adapter import Adapter, pick
 from dept.core.batch_norm import batch_norms, training
-from dept.core.clipping import clip_each, clip_rows
+from dept.core.clipping import all_finite, clip_each, clip_rows
 from dept.core.select import TRAINING_ONLY, count, freeze_except
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
+from dept.errors import DeptError
 from dept.methods.config import BaseConfig, OnlineConfig
 
 __all__ = ["BaseConfig", "Group", "Method", "OnlineConfig", "Passes", "Progress", "part", "prefixed"]
@@ -105,6 +106,7 @@ class Method:
         self.config = self.Config() if config is None else config
         self.generator = torch.Generator().manual_seed(seed)
         self.progress = Progress(0, 1, 0)
+        self.skipped_steps = self.skipped_in_a_row = 0
         self.prepare()
         self.groups = self.tuned()
         names = [name for group in self.groups for name in group.names]
@@ -208,10 +210,26 @@ class Method:
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
-        self.clip()
-        self.optimizer.step()
+        self.descend()
         self.after_step(batch)
         return {"loss": float(total.detach())} | {name: float(term.detach()) for name, term in terms.items()}
+
+    def descend(self) -> None:
+        """Clip the gradients and step. Gradients that are not finite are skipped: one bad batch does no harm."""
+        assert self.optimizer is not None
+        self.clip()
+        tensors = [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
+        if not all_finite(tensor.grad for tensor in tensors if tensor.grad is not None):
+            self.skipped_steps += 1
+            self.skipped_in_a_row += 1
+            return
+        self.skipped_in_a_row = 0
+        self.optimizer.step()
+        if not all_finite(tensors):
+            raise DeptError(
+                f"The parameters are no longer finite after step {self.progress.step} (learning rate {self.lr:g}). "
+                "Nothing of this step was saved. Lower `lr`."
+            )
 
     def clip(self) -> None:
         """Limit the gradients before the optimiser uses them: tensor by tensor, as the groups say."""

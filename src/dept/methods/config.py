@@ -6,6 +6,36 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+# Every number must be finite and at least 0, unless its name is here.
+ALLOWS_MINUS_ONE = ("warmup", "domain_prompts")  # -1: chosen by the method
+COUNTS = (
+    "batch", "epochs", "steps_per_batch", "neighbours", "label_refresh", "iters_per_epoch",
+    "generator_steps", "images_per_class", "classes_per_step", "min_images", "hidden", "projections", "queue_size",
+    "projection_hidden", "projection_bottleneck", "projection_out",
+)  # fmt: skip
+POSITIVE = (
+    "student_temperature", "teacher_temperature", "teacher_warmup_from", "temperature", "sharpening", "mix_alpha",
+    "new_lr_scale", "head_lr_scale", "crop_scale",
+)  # fmt: skip
+BELOW_ONE = ("momentum", "label_smoothing", "held_out")
+UP_TO_ONE = (
+    "ema", "mean_ema", "center_momentum", "mean_momentum", "loss_momentum", "shot_share", "easy_share", "crop_scale",
+    "backbone_scale",
+)  # fmt: skip
+
+
+def _check(name: str, value: float) -> None:
+    """Refuse a setting that makes no sense, whoever gives it."""
+    least = -1 if name in ALLOWS_MINUS_ONE else 1 if name in COUNTS else 0
+    if not (least <= value < math.inf and (value > 0 or name not in POSITIVE)):  # nan is in no range
+        bound = "above 0" if name in POSITIVE else f"at least {least}"
+        finite = "" if isinstance(value, int) else " and finite"
+        raise ValueError(f"{name} must be {bound}{finite}, found {value}.")
+    if value > 1 and name in UP_TO_ONE:
+        raise ValueError(f"{name} must be at most 1, found {value}.")
+    if value >= 1 and name in BELOW_ONE:
+        raise ValueError(f"{name} must be below 1, found {value}.")
+
 
 @dataclass(frozen=True)
 class BaseConfig:
@@ -29,13 +59,10 @@ class BaseConfig:
     """steps; overrides epochs when above 0"""
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("epochs", 1), ("max_iters", 0), ("steps_per_batch", 1)):
-            if getattr(self, name, least) < least:
-                raise ValueError(f"{name} must be at least {least}, found {getattr(self, name)}.")
-        for name, end in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
-            if not 0 <= getattr(self, name) < end:  # nan is in no range
-                below = "finite" if end == math.inf else f"below {end:g}"
-                raise ValueError(f"{name} must be at least 0 and {below}, found {getattr(self, name)}.")
+        for name, value in vars(self).items():
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    _check(name, number)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class SAR(Tent):
             torch._foreach_copy_(self.parameters, here)
         if not terms:
             return None
-        self.optimizer.step()
+        self.descend()
         return float(terms["entropy"].detach())
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:

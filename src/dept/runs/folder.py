@@ -31,6 +31,8 @@ TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
 PAGE = "report.html"
 PREDICTIONS = "predictions.jsonl"
 """predictions of a stream, one line per image"""
+MOST_SKIPPED = 10
+"""steps in a row without finite gradients, after which a run gives up"""
 MAY_CHANGE = ("workers", "order", "watch", "poll", "group", "save_every")
 """options that a resumed run need not repeat"""
 
@@ -127,9 +129,9 @@ class RunFolder:
         self.listener(event)
 
     def log_step(self, event: Event) -> None:
-        """A step, with the values of its loss terms."""
+        """A step, with the values of its loss terms, as far as they are finite."""
         progress = event.progress
-        terms = {name: round(value, 6) for name, value in event.terms.items()}
+        terms = {name: round(value, 6) for name, value in event.terms.items() if math.isfinite(value)}
         self.log("step", step=progress.step, total=progress.total, epoch=progress.epoch, lr=event.lr, terms=terms)
 
     def save_state(self, method: Method, next_step: int, **extra: Tensor) -> None:
@@ -206,7 +208,7 @@ def kept(events: Iterable[Event], method: Method, folder: RunFolder, save: Calla
     checkpoints = Checkpoints()
     with stop_signal() as stopped:
         for event in _rescued(events, method, folder, save, stopped):
-            check_finite(event)
+            check_steps(method)
             folder.log_step(event)
             yield event
             stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
@@ -241,13 +243,12 @@ def _rescued(
         raise
 
 
-def check_finite(event: Event) -> None:
-    """A loss that is not finite has ruined the tensors; the last saved state is older and stays."""
-    bad = [name for name, value in event.terms.items() if not math.isfinite(value)]
-    if bad:
+def check_steps(method: Method) -> None:
+    """Give up on a run whose steps are all skipped because their gradients are not finite."""
+    if method.skipped_in_a_row >= MOST_SKIPPED:
         raise DeptError(
-            f"The loss became {event.terms[bad[0]]} at step {event.progress.step} ({', '.join(bad)}). "
-            "Lower `lr` and run again with `overwrite`."
+            f"The gradients were not finite in {MOST_SKIPPED} steps in a row, up to step {method.progress.step}. "
+            "Lower `lr`, and check the images and the model."
         )
 
 

@@ -117,6 +117,9 @@ class Job:
             done = event.progress.step + 1
             self.on_step(event)
         record = {"images": len(self.images), "skipped": skipped_files(self.images), **self.method.counts()}
+        if self.method.skipped_steps:
+            self.notes.append(f"{self.method.skipped_steps} steps were skipped: their gradients were not finite.")
+            record["skipped_steps"] = self.method.skipped_steps
         record |= self.after(done) | {"protocol": self.protocol, "environment": environment(self.runtime)}
         result = cast(Result, record)
         self.write(result)

@@ -83,6 +83,8 @@ class Result(TypedDict):
     epochs: NotRequired[int]
     source_images: NotRequired[int]
     steps: NotRequired[int]
+    skipped_steps: NotRequired[int]
+    """steps without effect, because their gradients were not finite"""
     gain: NotRequired[float]
     gain_ci95: NotRequired[tuple[float, float]]
     predictions: NotRequired[Predictions]

@@ -23,7 +23,7 @@ from dept.methods.base import BaseConfig, OnlineConfig
 from dept.models.files import adapter_meta, read_model, rest_hash, save_adapter
 from dept.models.model import Model
 from dept.runs.environment import environment
-from dept.runs.folder import Listener, RunFolder, check_finite, silent, stop_signal
+from dept.runs.folder import Listener, RunFolder, check_steps, silent, stop_signal
 from dept.runs.job import RunOptions, with_settings
 from dept.runs.loops import Event
 from dept.runs.record import Result, places, protocol
@@ -254,7 +254,7 @@ class _Session:
 
     def _log(self, event: Event | None) -> None:
         if event is not None:
-            check_finite(event)
+            check_steps(self.stream.method)
             self.folder.log_step(event)
 
     # -- state ----------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class SWD(UDAMethod):
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.descend()
 
 
 def sliced_wasserstein(one: Tensor, two: Tensor, directions: Tensor) -> Tensor:
