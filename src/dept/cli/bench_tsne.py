@@ -38,7 +38,7 @@ def run(argv: list[str]) -> int:
     from dept.data.loader import Runtime, resolve_device
     from dept.data.subsets import sample
     from dept.models.files import load
-    from dept.report.tsne import draw, features
+    from dept.report.embedding import draw, features
 
     runtime = Runtime(resolve_device(how.device), how.workers)
     source = load(given.model)

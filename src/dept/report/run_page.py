@@ -15,7 +15,7 @@ from dept.report import charts, summaries
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
 from dept.report.changed_labels import changed_section
 from dept.report.command import reproduce
-from dept.report.confusion_chart import confusion_change_chart, relabelled_chart
+from dept.report.confusion_chart import confusion_chart
 from dept.report.feature_map import features_section
 from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
 from dept.report.prompt_attention import attention_section
@@ -29,7 +29,6 @@ _TERMS = {
     "cls": "CLS distillation",
     "prompt": "Prompt consistency",
 }
-_LINES = ("after", "other1", "other2", "other3")
 
 
 def run_page(folder: Path, options: ReportOptions) -> Page:
@@ -96,12 +95,8 @@ def _curves(run: RunFiles) -> Section:
     if scores:
         # A read-out that exists only at the end makes no line. But a run that has just begun has only single points.
         lasting = [curve for curve in scores if len(curve.steps) > 1] or scores
-        lines = [
-            charts.Series(curve.name, curve.steps, curve.values, _LINES[number % len(_LINES)])
-            for number, curve in enumerate(lasting)
-        ]
-        figures.append(Figure(charts.accuracy_chart(lines), "Accuracy"))
-        if run.kind != "train" and all(len(line.xs) <= 2 for line in lines):
+        figures.append(Figure(charts.accuracy_chart(lasting), "Accuracy"))
+        if run.kind != "train" and all(len(curve.steps) <= 2 for curve in lasting):
             scored = " Accuracy was evaluated only before and after. `eval_every` adds points in between."
     for curve in terms:
         name = _TERMS.get(curve.name, curve.name.replace("_", " ").capitalize())
@@ -183,10 +178,11 @@ def _confusion(measured: Measured) -> list[Figure]:
     assert measured.before is not None
     old, new, classes = measured.before.predicted, measured.after.predicted, measured.classes
     if measured.labels is None:
-        matrix = summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
+        title, matrix = "Moves between classes", summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
         caption = "Images by their label before (rows) and after (columns). Images that kept their label are left out."
     else:
-        matrix = summaries.confusion_change(old, new, measured.labels, len(classes))
+        after, before = (summaries.confusion(measured.labels, one, len(classes)) for one in (new, old))
+        title, matrix = "Change of the confusion matrix", after - before
         caption = (
             "Confusion matrix after minus before, in images. Rows are true classes, columns are predicted classes. "
             "Green is better (more on the diagonal, fewer elsewhere), red is worse."
@@ -197,10 +193,8 @@ def _confusion(measured: Measured) -> list[Figure]:
     if len(chosen) < len(classes):
         caption += f" Shown: the {len(chosen)} of {len(classes)} classes with the most changes."
     names, part = [classes[i] for i in chosen], matrix[chosen][:, chosen].tolist()
-    if measured.labels is None:
-        return [Figure(relabelled_chart(part, names), "Moves between classes", caption)]
-    totals = [int((measured.labels == i).sum()) for i in chosen]
-    return [Figure(confusion_change_chart(part, names, totals), "Change of the confusion matrix", caption)]
+    totals = None if measured.labels is None else [int((measured.labels == i).sum()) for i in chosen]
+    return [Figure(confusion_chart(part, names, totals), title, caption)]
 
 
 def _cost(spent: Cost, run: RunFiles) -> Section:

@@ -15,10 +15,8 @@ BINS = 15  # as in `metrics.expected_calibration_error`
 
 @dataclass(frozen=True)
 class Bin:
-    """Images whose confidence is in [low, high): their number, mean confidence and accuracy."""
+    """Images of similar confidence: their number, mean confidence and accuracy."""
 
-    low: float
-    high: float
     count: int
     confidence: float
     accuracy: float
@@ -75,7 +73,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> list
         here = which == number
         if bool(here.any()):
             mean, accuracy = float(confidence[here].double().mean()), float(correct[here].mean())
-            found.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), mean, accuracy))
+            found.append(Bin(int(here.sum()), mean, accuracy))
     return found
 
 
@@ -125,11 +123,6 @@ def shortened(rows: Sequence[ClassRow], most: int = 24) -> list[ClassRow]:
 def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
     """Counts (C, C): rows are true classes, columns are predicted classes."""
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
-
-
-def confusion_change(before: Tensor, after: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Confusion matrix after minus before, in images (C, C); every row sums to zero."""
-    return confusion(labels, after, classes) - confusion(labels, before, classes)
 
 
 def busiest(matrix: Tensor, most: int = 14) -> list[int]:
