@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
-from dept.cli.running import resume_command
-from dept.cli.show import table
+from dept.cli.show import resume_command, table
 from dept.data.images import find_images
 from dept.inference import predict
 from dept.io import read_tensors

@@ -45,7 +45,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Print what is complete, partial or missing, and where to get what is missing."""
     (given,) = parse(COMMAND, argv)
     root = given.root or os.environ.get("DEPT_DATA")
@@ -58,19 +58,14 @@ def run(argv: list[str]) -> int:
 
     checked = [(benchmark, benchmark.check(Path(root))) for benchmark in TABLE]
     results = [Checked(benchmark, overall(findings), findings) for benchmark, findings in checked]
-    print(as_json([_record(*result) for result in results]) if given.json else _text(results))
-    return 0
-
-
-def _record(benchmark: Benchmark, state: str, findings: Sequence[Finding]) -> dict[str, object]:
-    return {
-        "name": benchmark.name,
-        "title": benchmark.title,
-        "state": state,
-        "home": benchmark.home,
-        "licence": benchmark.licence,
-        "domains": [finding.record() for finding in findings],
-    }
+    if given.json:
+        records = []
+        for one, state, findings in results:
+            known = {"name": one.name, "title": one.title, "state": state, "home": one.home, "licence": one.licence}
+            records.append(known | {"domains": [finding.record() for finding in findings]})
+        print(as_json(records))
+    else:
+        print(_text(results))
 
 
 def _text(results: Sequence[Checked]) -> str:

@@ -40,9 +40,11 @@ class CorruptInput:
 COMMAND = Command("corrupt", "Write corrupted copies of a folder of images.", {"Arguments": CorruptInput})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Corrupt every image; files that do not decode, or are too small, are listed and left out."""
     (given,) = parse(COMMAND, argv)
+    from tqdm import tqdm
+
     from dept.data.corruptions import CORRUPTIONS
     from dept.data.corruptions.tree import large_enough, write_tree
     from dept.data.images import decodable, find_images
@@ -52,6 +54,7 @@ def run(argv: list[str]) -> int:
     images = decodable(find_images(given.images))
     images = images if given.size else large_enough(images)
     report_skipped(images)
+    quiet = not sys.stderr.isatty()
     written = write_tree(
         images,
         given.out,
@@ -62,10 +65,9 @@ def run(argv: list[str]) -> int:
         seed=given.seed,
         workers=max(1, given.workers),
         replace=True,
-        progress=_bar,
+        progress=lambda done, total: tqdm(done, total=total, unit="image", file=sys.stderr, disable=quiet),
     )
     say(f"{len(written)} images in {given.out}")
-    return 0
 
 
 def _check(given: CorruptInput, types: Iterable[str]) -> None:
@@ -91,9 +93,3 @@ def _check(given: CorruptInput, types: Iterable[str]) -> None:
             raise UsageError(
                 f"The copies would go to {place}, among the images of {given.images}. Choose an OUT outside IN."
             )
-
-
-def _bar(done: Iterable[Path], total: int) -> Iterable[Path]:
-    from tqdm import tqdm
-
-    return tqdm(done, total=total, unit="image", file=sys.stderr, disable=not sys.stderr.isatty())

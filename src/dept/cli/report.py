@@ -30,7 +30,7 @@ benchmarks/results/SUITE. The model and the images are read from where the run f
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Write the page; print its verdict and where it is."""
     given, options = parse(COMMAND, argv)
     from dept.report.page import write_report
@@ -40,4 +40,3 @@ def run(argv: list[str]) -> int:
     for remark in page.remarks:
         print(remark)
     print(f"Report: {file} ({file.stat().st_size / 1024:.0f} KiB)")
-    return 0

@@ -1,12 +1,16 @@
-"""What people see: progress on stderr, tables and JSON on stdout."""
+"""What people see: progress on stderr, tables and JSON on stdout, and what a run prints at its end."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from dept.cli.parts import RunOutput
+from dept.errors import Interrupted
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -36,6 +40,7 @@ class ProgressBar:
             self._line(event["step"], {"held-out accuracy": f"{100 * event['accuracy']:.1f} %"})
         elif kind == "end" and self.bar is not None:
             self.bar.close()
+            self.bar = None  # the next run has its own
 
     def _step(self, event: dict[str, Any]) -> None:
         if not self.terminal:
@@ -53,6 +58,32 @@ class ProgressBar:
             self.bar.write(text, file=sys.stderr)
         else:
             say(text)
+
+
+def show_run(words: list[str], output: RunOutput, start: Callable[..., Any], **settings: Any) -> int:
+    """Run with a progress bar and print the outcome; after Ctrl-C, print the command that resumes the run.
+
+    Args:
+        words: the command line after `dept`.
+        start: does the run with the settings; what it returns is printed, or its `result` as JSON.
+    """
+    from dept.runs.tensorboard import recorded
+
+    settings |= {"out": output.out, "resume": output.resume, "overwrite": output.overwrite}
+    try:
+        with recorded(ProgressBar(), output.out, wanted=output.tensorboard) as listener:
+            done = start(**settings, listener=listener)
+    except Interrupted as stop:
+        say(f"\nStopped after step {stop.step}. The state is saved. To continue:\n  {resume_command(words)}")
+        return stop.exit_code
+    print(as_json(done.result) if output.json else done)
+    return 0
+
+
+def resume_command(words: list[str]) -> str:
+    """The command line that resumes an interrupted run."""
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    return shlex.join(["dept", *kept, "--resume"])
 
 
 def say(text: str) -> None:
