@@ -66,11 +66,10 @@ def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_
         raise UsageError(f"{out} already exists and is not replaced. Choose another `out`.")
 
 
-def make_folder(out: Path) -> None:
-    """Create the folder that a run writes to; a UsageError if it cannot be created."""
+def check_folder(out: Path) -> None:
+    """Refuse, before any work is done, a folder that cannot be created or written to."""
     above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     _check_writable(out, above)
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def _check_writable(out: Path, above: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_resnet_goes_from_convert_to_adapt_by_the_printed_command(
     command = f"dept adapt {model} NEW_IMAGES --out runs/site --method tent"
     assert command in capsys.readouterr().out
     base = ["adapt", model, target_images, "--out", run, *SMALL]
-    refusal = "this model is a ResNet (resnet10t). Methods without prompts take any model: try --method tent"
+    refusal = "This model is a ResNet (resnet10t). The methods tent and shot need no prompts."
     assert refusal in fails(capsys, base, 2)
     assert refusal in fails(capsys, ["stream", *base[1:5]], 2)
     for flag in ("--prompts", "--stages"):
@@ -242,7 +242,7 @@ def test_adapt_refusals(
     source_run: TrainRun, adapted: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", tmp_path / "run"]
-    assert "no method 'nope'; choose from" in fails(capsys, ["adapt", "m", "i", *out, "--method", "nope"], 2)
+    assert "no method 'nope'. Choose from" in fails(capsys, ["adapt", "m", "i", *out, "--method", "nope"], 2)
     assert "no preset 'x'" in fails(capsys, ["adapt", "m", "i", *out, "--preset", "x"], 2)
     assert "m.safetensors does not exist" in fails(capsys, ["adapt", "m.safetensors", target_images, *out], 3)
     assert "does not exist" in fails(capsys, ["adapt", source_run.file, tmp_path / "none", *out], 3)

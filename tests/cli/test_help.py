@@ -21,9 +21,9 @@ from dept.cli.main import COMMANDS, main
 from dept.cli.parse import parse
 from dept.declared import attribute, fields, module_docstring
 from dept.errors import UsageError
-from dept.methods import uda
 
-METHODS = [methods.place(name) for name in methods.available()] + [uda.place(name) for name in uda.available()]
+METHODS = [methods.place(name) for name in methods.available()]
+TEST_TIME = sorted({name for setting in methods.TEST_TIME for name in methods.available(setting)})
 METHODS += ["dept.methods.source_training:SourceTraining", "dept.methods.multi_source:MultiSourceTraining"]
 MODULES = [f"dept.cli.{name}" for name in COMMANDS if name != "bench"]
 MODULES += [f"dept.cli.bench_{name}" for name in [*BENCH, "suite"] if name != "list"]
@@ -40,8 +40,8 @@ PARTS = sorted(
 def pages() -> list[list[str]]:
     """Every command line that prints a help page."""
     words = [[name] for name in COMMANDS] + [["bench", name] for name in BENCH if name != "list"]
-    words += [["bench", name] for name in suites.available()] + [["adapt", "--method", m] for m in methods.available()]
-    words += [["uda", "--method", name] for name in uda.available()]
+    words += [["bench", name] for name in suites.available()] + [["adapt", "--method", m] for m in TEST_TIME]
+    words += [["uda", "--method", name] for name in methods.available("uda")]
     return [[*line, flag] for line in words for flag in ("--help", "--help-all")]
 
 
@@ -203,7 +203,7 @@ def test_a_repeated_choice_is_refused(flag: str, capsys: pytest.CaptureFixture[s
 
 def test_choices_that_do_not_exist() -> None:
     command = DECLARED["dept.cli.adapt"]
-    with pytest.raises(UsageError, match="no method 'nope'; choose from"):
+    with pytest.raises(UsageError, match=r"no method 'nope'\. Choose from"):
         choose(command, ["--method", "nope"])
     with pytest.raises(UsageError, match=r"no preset 'x'\. Available presets: official, online, paper"):
         parse(command, ["--preset", "x"])

@@ -44,7 +44,7 @@ def test_prefixes_are_inverse() -> None:
 def test_registry() -> None:
     assert {"dept", "source", "tent"} <= set(methods.available())
     assert methods.available() == sorted(methods.available())
-    with pytest.raises(ValueError, match=r"There is no method 'depth'; choose from .*dept"):
+    with pytest.raises(ValueError, match=r"There is no method 'depth'. Choose from .*dept"):
         methods.get("depth")
 
 
@@ -54,8 +54,8 @@ def test_registry_by_setting() -> None:
     assert "cfa" not in methods.available("offline") and methods.get("cfa", "offline").title == "CFA"
     assert methods.get("mcc", "uda").settings == ("uda",)
     wrong = {
-        ("mcc", "offline"): r"'mcc' needs labelled source images; run it with `dept uda`",
-        ("tent", "uda"): r"'tent' adapts without source images; run it with `dept adapt`",
+        ("mcc", "offline"): r"'mcc' needs labelled source images. Run it with `dept uda`",
+        ("tent", "uda"): r"'tent' adapts without source images. Run it with `dept adapt`",
         ("sar", "train"): r"'sar' adapts without source images; run it with `dept stream`",
         ("source-training", "online"): r"trains a source model; run it with `dept train`",
     }

@@ -329,7 +329,7 @@ def test_refusals(domains: list[Path], tmp_path: Path) -> None:
         model = tiny_model(prompts=changes.pop("prompts", 5)).train()
         return train(model, list(sources), out=tmp_path / "run", **TINY | changes)
 
-    with pytest.raises(UsageError, match=r"--batch 2 is smaller than the number of source domains \(3\)"):
+    with pytest.raises(UsageError, match=r"`batch` 2 is smaller than the number of source domains \(3\)"):
         refused(*domains, batch=2)
     with pytest.raises(UsageError, match=r"5 of the 5 prompts .* to itself.*domain_prompts to 0"):
         refused(*domains, domain_prompts=5)

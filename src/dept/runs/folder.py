@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.io import FORMAT, make_folder, read_tensors, write_atomic, write_json, write_tensors
+from dept.io import FORMAT, check_folder, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
 from dept.runs.record import Result
@@ -61,7 +61,7 @@ class RunFolder:
         else:
             self._check_run(held, resume, overwrite)
         self.resume = resume
-        make_folder(self.path)
+        check_folder(self.path)
 
     def _check_run(self, held: list[str], resume: bool, overwrite: bool) -> None:
         interrupted = self.resume_file.exists()
@@ -100,6 +100,7 @@ class RunFolder:
         By now the run is known to be possible, so what `overwrite` replaces is removed here and not before. The old
         product stays until the new one takes its place; without result.json it does not count.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():

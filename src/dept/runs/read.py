@@ -53,7 +53,7 @@ class RunFiles:
 
     @property
     def adapter(self) -> Path | None:
-        """The adapter file, if the run has written one (and not the run before it, which --overwrite replaces)."""
+        """The adapter file, if the run has written one (and not the one before it, which `overwrite` replaces)."""
         return self._file("adapter.safetensors")
 
     @property
@@ -92,7 +92,7 @@ def read_run(folder: str | Path) -> RunFiles:
     """Read a run folder; a UsageError if it is none, a DataError if a file in it is broken."""
     path = Path(folder)
     if not path.is_dir():
-        raise UsageError(f"{path} is not a folder. Give the --out folder of a run, or of a benchmark suite.")
+        raise UsageError(f"{path} is not a folder. Give the folder of a run, or of a benchmark suite.")
     config, result = _json(path / "config.json"), cast(Result, _json(path / "result.json"))
     if (path / "predictions.jsonl").is_file():
         lines = _lines(path / "predictions.jsonl")

@@ -47,7 +47,7 @@ class TensorBoard:
         return self._writer
 
     def _forget(self) -> None:
-        """A new run in an old folder (--overwrite) must not share its curves with the old one."""
+        """A new run in an old folder must not share its curves with the old one."""
         self.close()
         for old in self.folder.glob("events.out.tfevents.*"):
             old.unlink()

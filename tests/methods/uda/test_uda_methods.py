@@ -17,7 +17,7 @@ from support import FixedPasses, moved, state_of, tiny_model, tiny_resnet
 
 
 def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match="choose from can, cdan, dann, erm, mcc, swd"):
+    with pytest.raises(ValueError, match="Choose from can, cdan, dann, erm, mcc, swd"):
         methods.get("nonsense", "uda")
 
 
