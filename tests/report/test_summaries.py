@@ -61,9 +61,9 @@ def test_gain_is_paired() -> None:
 
 
 def test_classes_without_images_are_left_out() -> None:
-    rows = summaries.class_accuracies(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 0]), "ab")
+    rows = summaries.class_rows(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 0]), "ab")
     assert rows == [summaries.ClassRow("a", 2, 0.5, 1.0)]
-    shares = summaries.class_shares(torch.tensor([0, 1]), torch.tensor([0, 0]), "abc")
+    shares = summaries.class_rows(torch.tensor([0, 1]), torch.tensor([0, 0]), None, "abc")
     assert [(row.name, row.before, row.after) for row in shares] == [("a", 0.5, 1.0), ("b", 0.5, 0.0)]
 
 

@@ -74,12 +74,12 @@ def _check(given: CorruptInput, types: Iterable[str]) -> None:
     """Raise a UsageError for values that make no sense."""
     from dept.data.corruptions import CORRUPTIONS, EXTRA, SMALLEST_SIDE
 
-    unknown = [name for name in types if name not in (*CORRUPTIONS, *EXTRA)]
-    if unknown:
-        raise UsageError(f"There is no corruption {unknown[0]!r}; choose from {', '.join((*CORRUPTIONS, *EXTRA))}.")
-    wrong = [level for level in given.severity if not 1 <= level <= 5]
-    if wrong:
-        raise UsageError(f"--severity must be from 1 to 5, found {wrong[0]}.")
+    known = (*CORRUPTIONS, *EXTRA)
+    for name in types:
+        if name not in known:
+            raise UsageError(f"There is no corruption {name!r}; choose from {', '.join(known)}.")
+    if not set(given.severity) <= set(range(1, 6)):
+        raise UsageError(f"--severity must be from 1 to 5, found {' '.join(map(str, given.severity))}.")
     if given.size and given.size < SMALLEST_SIDE:
         raise UsageError(f"--size must be 0 (images as they are) or at least {SMALLEST_SIDE}, found {given.size}.")
     if not 0 <= given.quality <= 100:

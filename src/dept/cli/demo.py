@@ -13,7 +13,7 @@ from dept.cli.show import ProgressBar, as_json, say, table
 from dept.errors import UsageError
 
 if TYPE_CHECKING:
-    from dept.demo import Demo, Row
+    from dept.demo import Demo
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,12 @@ def _text(demo: Demo) -> str:
     """The table, a sentence about it, and the next commands."""
     header = ["method", "before", "after", "tunable", "adapter", "seconds"]
     lines = ["Rendered digits -> real handwritten digits, accuracy without any label of the target:\n"]
-    lines += [table(header, [_cells(row) for row in demo.rows]), ""]
+    rows = []
+    for row in demo.rows:
+        adapted = [f"{100 * row.after:.1f} %", f"{row.tunable:,}", f"{row.adapter_bytes / 1024:.0f} KiB"]
+        cells = adapted if row.adapter else ["-"] * len(adapted)
+        rows.append([row.method, f"{100 * row.before:.1f} %", *cells, f"{row.seconds:.1f}"])
+    lines += [table(header, rows), ""]
     for row in demo.rows:
         if row.method.startswith("DePT"):
             gone = (row.after - row.before) / (1 - row.before) if row.before < 1 else 0.0
@@ -91,8 +96,3 @@ def _text(demo: Demo) -> str:
         f"  dept adapt {model} YOUR_DIGITS --out runs/site",
     ]
     return "\n".join(lines)
-
-
-def _cells(row: Row) -> list[str]:
-    adapted = [f"{100 * row.after:.1f} %", f"{row.tunable:,}", f"{row.adapter_bytes / 1024:.0f} KiB"]
-    return [row.method, f"{100 * row.before:.1f} %", *(adapted if row.adapter else "---"), f"{row.seconds:.1f}"]

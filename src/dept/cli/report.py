@@ -36,7 +36,5 @@ def run(argv: list[str]) -> None:
     from dept.report.page import write_report
 
     file, page = write_report(given.folder, out=given.out, options=options)
-    print(page.verdict)
-    for remark in page.remarks:
-        print(remark)
+    print(page.verdict, *page.remarks, sep="\n")
     print(f"Report: {file} ({file.stat().st_size / 1024:.0f} KiB)")

@@ -32,8 +32,13 @@ class ProgressBar:
                 say(f"Note: {note}")
         elif kind == "note":
             say(f"Note: {event['text']}")
-        elif kind == "step":
-            self._step(event)
+        elif kind == "step" and self.terminal:
+            if self.bar is None:
+                from tqdm import tqdm
+
+                self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
+            self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
+            self.bar.update()
         elif kind == "score":
             self._line(event["step"], {name: f"{100 * value:.1f} %" for name, value in event["top1"].items()})
         elif kind == "held_out":
@@ -41,16 +46,6 @@ class ProgressBar:
         elif kind == "end" and self.bar is not None:
             self.bar.close()
             self.bar = None  # the next run has its own
-
-    def _step(self, event: dict[str, Any]) -> None:
-        if not self.terminal:
-            return
-        if self.bar is None:
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
-        self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
-        self.bar.update()
 
     def _line(self, step: int, values: dict[str, str]) -> None:
         text = f"step {step}: " + ", ".join(f"{name} {value}" for name, value in values.items())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dept.bench.entry import Entry
 from dept.report.blocks import Tone
-from dept.report.svg import clipped, number, signed, svg, text, ticks, tip
+from dept.report.svg import Frame, clipped, number, signed, svg, text, ticks, tip
 
 LABEL = 34  # characters of a row's name
 
@@ -17,15 +17,11 @@ def gain_chart(rows: Sequence[tuple[str, Entry]], span: tuple[float, float], *, 
     Args:
         span: ends of the axis, which several figures can share.
     """
-    left, right, step = 14 + 5.6 * min(LABEL, max(len(name) for name, _ in rows)), 14.0, 20.0
-    width, base = left + 230, 10 + step * len(rows)
-    low, high = span
-
-    def px(value: float) -> float:
-        return left + (value - low) / (high - low) * (width - left - right)
-
+    left, step = 14 + 5.6 * min(LABEL, max(len(name) for name, _ in rows)), 20.0
+    frame = Frame(span, (0, 1), width=left + 230, left=left, right=14.0)
+    px, base = frame.px, 10 + step * len(rows)
     parts: list[str] = []
-    for value in ticks(low, high):
+    for value in ticks(*span):
         css = "axis" if value == 0 else "grid"
         parts.append(f'<line x1="{px(value):.1f}" x2="{px(value):.1f}" y1="4" y2="{base - 6:g}" class="{css}"/>')
         parts.append(text(px(value), base + 8, number(value), anchor="middle"))
@@ -38,8 +34,8 @@ def gain_chart(rows: Sequence[tuple[str, Entry]], span: tuple[float, float], *, 
             parts.append(f'<line {ends} y1="{y:g}" y2="{y:g}" class="span {tone}"/>')
         parts.append(f'<circle cx="{px(entry.gain or 0.0):.1f}" cy="{y:g}" r="4.5" class="dot {tone}"/></g>')
     what = "change in error, points" if lower else "gain in accuracy, points"
-    parts.append(text((left + width - right) / 2, base + 22, what, anchor="middle", css="name"))
-    return svg(width, base + 28, "; ".join(f"{name} {gain_words(entry)} points" for name, entry in rows), *parts)
+    parts.append(text((left + frame.width - frame.right) / 2, base + 22, what, anchor="middle", css="name"))
+    return svg(frame.width, base + 28, "; ".join(f"{name} {gain_words(entry)} points" for name, entry in rows), *parts)
 
 
 def gain_span(entries: Sequence[Entry]) -> tuple[float, float]:

@@ -145,7 +145,16 @@ def _calibration(measured: Measured | None, missing: str) -> Section:
 def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
     """Bars per class and, beside them, which class is taken for which."""
     key, title = "classes", "Classes"
-    rows, what = _class_rows(run, measured)
+    rows: list[summaries.ClassRow] = []
+    what = "Accuracy per class"
+    if measured is not None:
+        old, new = measured.before.predicted if measured.before else None, measured.after.predicted
+        rows = summaries.class_rows(old, new, measured.labels, measured.classes)
+        what = what if measured.labels is not None else "Share of predictions per class"
+    elif "before" in run.result:
+        before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
+        rows = [summaries.ClassRow(name, None, before.get(name), value) for name, value in after.items()]
+        what += ", as recorded"
     if not rows:
         return Section(key, title, missing=missing or "The run has no labels and no recorded predictions.")
     few = summaries.shortened(rows)
@@ -157,20 +166,6 @@ def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
     if measured is not None and measured.before is not None:
         figures += _confusion(measured)
     return Section(key, title, figures=tuple(figures))
-
-
-def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summaries.ClassRow], str]:
-    if measured is not None:
-        old = measured.before.predicted if measured.before else None
-        new = measured.after.predicted
-        if measured.labels is not None:
-            return summaries.class_accuracies(old, new, measured.labels, measured.classes), "Accuracy per class"
-        return summaries.class_shares(old, new, measured.classes), "Share of predictions per class"
-    if "before" not in run.result:
-        return [], ""
-    before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
-    rows = [summaries.ClassRow(name, None, before.get(name), value) for name, value in after.items()]
-    return rows, "Accuracy per class, as recorded"
 
 
 def _confusion(measured: Measured) -> list[Figure]:

@@ -131,9 +131,8 @@ def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
     if free is not None:
         before, after = free["before"], free["after"]
         made.append(Tile("predictions changed", f"{100 * free['changed']:.1f} %"))
-        made.append(
-            Tile("mean confidence", f"{100 * after['confidence']:.1f} %", f"before {100 * before['confidence']:.1f} %")
-        )
+        old = f"before {100 * before['confidence']:.1f} %"
+        made.append(Tile("mean confidence", f"{100 * after['confidence']:.1f} %", old))
         made.append(Tile("mean entropy, nats", f"{after['entropy']:.2f}", f"before {before['entropy']:.2f}"))
         if found is None:
             old = f"before {before['effective_classes']:.1f}"
