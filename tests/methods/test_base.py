@@ -56,7 +56,7 @@ def test_registry_by_setting() -> None:
     wrong = {
         ("mcc", "offline"): r"'mcc' needs labelled source images. Run it with `dept uda`",
         ("tent", "uda"): r"'tent' adapts without source images. Run it with `dept adapt`",
-        ("sar", "train"): r"'sar' adapts without source images; run it with `dept stream`",
+        ("sar", "train"): r"'sar' adapts without source images. Run it with `dept stream`",
         ("source-training", "online"): r"trains a source model; run it with `dept train`",
     }
     for (name, setting), sentence in wrong.items():

@@ -29,6 +29,7 @@ def folder(path: Path, **kwargs: Any) -> RunFolder:
 def test_events_are_appended_and_heard(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     run = folder(tmp_path / "a" / "b", listener=heard.append)
+    run.configure({})
     run.log("start", total=3)
     run.log_step(Event(Progress(0, 3, 0), {"loss": 1.23456789}, 0.5, False))
     log = events(run.path)

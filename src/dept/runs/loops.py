@@ -64,6 +64,7 @@ def offline(
     config = method.config
     per_epoch, total = steps_per_epoch(len(images), config.batch), planned_steps(config, len(images))
     passes = TestPasses(images, views, runtime)
+    labels = torch.tensor(images.labels) if labelled else None
     if start == 0:
         method.begin(passes)
     shuffled = shuffled_keys(len(images), config.batch, range(start, total), views.seed)
@@ -77,7 +78,9 @@ def offline(
     )
     for step, (index, made) in enumerate(stream, start):
         progress = Progress(step, total, step // per_epoch)
-        batch = _labelled(made, index, images, runtime) if labelled else Batch(made, index)
+        batch = Batch(made, index)
+        if labels is not None:
+            batch = LabelledBatch(made, index, labels[index].to(runtime.device))
         method.at(progress)
         with training_noise(views.seed, step, runtime.device):
             terms = method.step(batch)
@@ -165,12 +168,6 @@ def training_noise(seed: int, step: int, device: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(seed * 1_000_003 + step)
         yield
-
-
-def _labelled(made: tuple[Tensor, ...], index: Tensor, images: ImageSet, runtime: Runtime) -> LabelledBatch:
-    assert images.labels is not None
-    labels = torch.tensor([images.labels[i] for i in index.tolist()], device=runtime.device)
-    return LabelledBatch(made, index, labels)
 
 
 @torch.no_grad()

@@ -150,11 +150,15 @@ class _Session:
     def run(self, inputs: dict[str, str]) -> bool:
         """Until the images end, or somebody stops it; returns whether that was so."""
         folder, stream = self.folder, self.stream
-        folder.configure({"protocol": self._protocol(), "options": self._options(), "inputs": inputs})
+        given = {entry.name: getattr(self.options, entry.name) for entry in fields(self.options)}
+        options = {name: value for name, value in given.items() if value != getattr(StreamOptions, name)}
+        folder.configure({"protocol": self._protocol(), "options": options, "inputs": inputs})
         if folder.resume:
             self._restore()
         else:
-            folder.log("start", total=self._planned(), notes=stream.notes, inputs=inputs)
+            # Updates of a list that is known from the start; 0 for a stream without an end.
+            total = -(-len(self.listed) // stream.method.config.batch) if self.listed else 0
+            folder.log("start", total=total, notes=stream.notes, inputs=inputs)
         with folder.predictions.open("ab", buffering=0) as output, stop_signal() as stopped:
             due = 1  # the first update is saved at once
             for group, last in self._groups(stopped):
@@ -301,10 +305,6 @@ class _Session:
 
     # -- records --------------------------------------------------------------------------------------------
 
-    def _planned(self) -> int:
-        """Updates of a list that is known from the start; 0 for a stream without an end."""
-        return -(-len(self.listed) // self.stream.method.config.batch) if self.listed else 0
-
     def _protocol(self) -> dict[str, Any]:
         method, options = self.stream.method, self.options
         config = cast(OnlineConfig, method.config)
@@ -320,11 +320,6 @@ class _Session:
             readout=f"student, direct, predicted {config.predict} the update",
         )
         return cast(dict[str, Any], record)
-
-    def _options(self) -> dict[str, Any]:
-        """Options that are not the default."""
-        given = {entry.name: getattr(self.options, entry.name) for entry in fields(self.options)}
-        return {name: value for name, value in given.items() if value != getattr(StreamOptions, name)}
 
     def result(self) -> Result:
         """What result.json says of the stream so far."""

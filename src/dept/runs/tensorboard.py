@@ -23,10 +23,15 @@ class TensorBoard:
         self._writer: Any = None
 
     def __call__(self, event: dict[str, Any]) -> None:
-        if event["event"] == "start":
-            self._forget()
         step = event.get("step")
-        writer = self._opened(step)
+        if event["event"] == "start":  # a new run in an old folder must not share its curves with the old one
+            self.close()
+            for old in self.folder.glob("events.out.tfevents.*"):
+                old.unlink()
+        if self._writer is None:  # opened by the first event: a run folder that is refused must stay as it is
+            # A resumed run repeats steps that were made after the last save; its curves continue from here.
+            self._writer = self._kind(str(self.folder), purge_step=step)
+        writer = self._writer
         for tag, value in _flat(event).items():
             if isinstance(value, str):
                 writer.add_text(tag, value, step, walltime=event["time"])
@@ -38,19 +43,6 @@ class TensorBoard:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def _opened(self, step: int | None) -> Any:
-        """The writer, opened by the first event: a run folder that is refused must stay as it is."""
-        if self._writer is None:
-            # A resumed run repeats steps that were made after the last save; its curves go on from here.
-            self._writer = self._kind(str(self.folder), purge_step=step)
-        return self._writer
-
-    def _forget(self) -> None:
-        """A new run in an old folder must not share its curves with the old one."""
-        self.close()
-        for old in self.folder.glob("events.out.tfevents.*"):
-            old.unlink()
 
 
 @contextmanager

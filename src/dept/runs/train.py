@@ -93,7 +93,12 @@ def train(
     )
     model.domains = None  # of an earlier training
     initial = fingerprint(model.to(runtime.device))
-    method = _method(model, made, training, options.seed)
+    if isinstance(made, MultiSourceTraining.Config):
+        method: SourceTraining = MultiSourceTraining(
+            model, made, names=training.names, owners=training.owners, seed=options.seed
+        )
+    else:
+        method = SourceTraining(model, made, seed=options.seed)
     images = training.union
     record = _protocol(model, method, training, held_out, views, initial)
     sources_at = [str(place.absolute()) for place in training.places]
@@ -130,12 +135,6 @@ def _fitted(config: SourceTraining.Config, model: Model, sources: Sources) -> So
             f"draws from each. Raise it to {len(sources)} or more."
         )
     return MultiSourceTraining.Config(**shared | {"batch": share * len(sources)}, domain_prompts=own)
-
-
-def _method(model: Model, config: SourceTraining.Config, training: Sources, seed: int) -> SourceTraining:
-    if not isinstance(config, MultiSourceTraining.Config):
-        return SourceTraining(model, config, seed=seed)
-    return MultiSourceTraining(model, config, names=training.names, owners=training.owners, seed=seed)
 
 
 def _protocol(
@@ -175,16 +174,12 @@ class TrainJob(Job):
 
     def steps(self, start: int) -> Iterable[Event]:
         self._training_mode()
-        keys = self._keys(start)
+        keys: Iterable[list[Key]] | None = None  # a union is shuffled like one folder
+        if isinstance(self.learner, MultiSourceTraining):  # every step draws from every domain
+            sizes = [len(images) for images in self.training.parts]
+            share = self.learner.config.batch // len(sizes)
+            keys = domain_keys(sizes, share, range(start, self.total), self.options.seed)
         return offline(self.learner, self.images, self.views, self.runtime, start=start, labelled=True, keys=keys)
-
-    def _keys(self, start: int) -> Iterable[list[Key]] | None:
-        """With domain prompts, every step draws from every domain; a union is shuffled like one folder."""
-        if not isinstance(self.learner, MultiSourceTraining):
-            return None
-        sizes = [len(images) for images in self.training.parts]
-        share = self.learner.config.batch // len(sizes)
-        return domain_keys(sizes, share, range(start, self.total), self.options.seed)
 
     def _training_mode(self) -> None:
         """A model from a file is in evaluation mode; the batch norm of a frozen backbone must stay in it."""
