@@ -49,7 +49,11 @@ def predict(
         raise UsageError(f"`topk` must be at least 1, found {topk}.")
     runtime = Runtime(resolve_device(device), workers, batch)
     if isinstance(images, (Image.Image, np.ndarray)):
-        return _predictions(model, [""], [_single(model, images, runtime)], topk, features)
+        pre = model.card.preprocess
+        picture = images if isinstance(images, Image.Image) else Image.fromarray(images)
+        view = np.asarray(test_view(upright(picture, pre.channels), pre))
+        pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels)
+        return _predictions(model, [""], [normalised(pixels.to(runtime.device), pre)], topk, features)
     found = images if isinstance(images, ImageSet) else decodable(find_images(images))
     passes = TestPasses(found, Views(model.card.preprocess), runtime)
     return _predictions(model, found.names(), (batch.views[0] for batch in passes()), topk, features)
@@ -67,18 +71,11 @@ def evaluate(
     return evaluate_ensemble([model], images, device=device, workers=workers, batch=batch)  # the mean of one is itself
 
 
-def scorable(images: str | Path | ImageSet, classes: Sequence[str]) -> ImageSet:
-    """Images labelled with these classes; a set is taken as it is, of a folder or list those that decode."""
-    found = labelled_as(images, classes, "scored")
-    return found if isinstance(images, ImageSet) else decodable(found)
-
-
 @torch.no_grad()
 def _predictions(
     model: Model, names: list[str], views: Iterator[Tensor] | list[Tensor], topk: int, with_features: bool
 ) -> list[Prediction]:
     results: list[Prediction] = []
-    position = 0
     model.eval()
     for images in views:
         output = model.to(images.device).read(images)
@@ -86,17 +83,8 @@ def _predictions(
         for row, (values, indices) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
             ranked = tuple((model.classes[i], value) for i, value in zip(indices, values, strict=True))
             extra = tuple(output.features[row].tolist()) if with_features else ()
-            results.append(Prediction(names[position], ranked[0][0], ranked[0][1], ranked, extra))
-            position += 1
+            results.append(Prediction(names[len(results)], *ranked[0], ranked, extra))
     return results
-
-
-def _single(model: Model, image: Image.Image | np.ndarray[Any, Any], runtime: Runtime) -> Tensor:
-    pre = model.card.preprocess
-    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    view = np.asarray(test_view(upright(picture, pre.channels), pre))
-    pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels)
-    return normalised(pixels.to(runtime.device), pre)
 
 
 def as_row(prediction: Prediction) -> dict[str, Any]:
@@ -110,11 +98,9 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
 
 def mean_probabilities(members: Sequence[Tensor]) -> Tensor:
     """Mean of the members' class probabilities, k × (n, C) -> (n, C); its argmax is that of their sum.   [SHOT]"""
-    if not members:
-        raise ValueError("An ensemble needs at least one member.")
-    shapes = {tuple(member.shape) for member in members}
-    if len(shapes) > 1:
-        raise ValueError(f"The members of an ensemble must score the same images and classes, found {sorted(shapes)}.")
+    shapes = sorted({tuple(member.shape) for member in members})
+    if len(shapes) != 1:
+        raise ValueError(f"An ensemble needs at least one member, and the same images and classes for all: {shapes}.")
     return torch.stack(list(members)).mean(dim=0)
 
 
@@ -129,12 +115,12 @@ def evaluate_ensemble(
     """As `evaluate`, for the mean of the models' probabilities; each model sees the images its own way."""
     from dept.runs.loops import class_probabilities  # `predict` starts without the run loops
 
-    if not models:
-        raise ValueError("An ensemble needs at least one member.")
+    if len({model.classes for model in models}) != 1:
+        raise ValueError("An ensemble needs at least one model, and the same classes in the same order for all.")
     classes = models[0].classes
-    if any(model.classes != classes for model in models):
-        raise ValueError("The models of an ensemble must have the same classes in the same order.")
-    found = scorable(images, classes)
+    found = labelled_as(images, classes, "scored")
+    if not isinstance(images, ImageSet):  # a set is taken as it is
+        found = decodable(found)
     runtime = Runtime(resolve_device(device), workers, batch)
     members = [class_probabilities(model, found, runtime) for model in models]
     return score(mean_probabilities(members), torch.tensor(found.labels), classes)

@@ -20,7 +20,6 @@ from dept.errors import DataError, UsageError
 
 FORMAT = 1
 
-
 # Only between elements does JSON have line ends, so nothing inside a string matches.
 _NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
 
@@ -44,40 +43,31 @@ def write_atomic(path: Path, data: bytes) -> None:
         ) from error
 
 
-def holds_tensors(path: Path) -> bool:
-    """Whether a file is a model, an adapter or the like, by its name."""
-    return path.suffix == ".safetensors"
-
-
-def check_output(out: Path, *inputs: Path, keep: Callable[[Path], bool] = holds_tensors) -> None:
+def check_output(
+    out: Path, *inputs: Path, keep: Callable[[Path], bool] = lambda file: file.suffix == ".safetensors"
+) -> None:
     """Refuse, before any work is done, a file that cannot be written, or that would replace one still needed.
 
     Args:
         inputs: files that are read; none of them is replaced.
-        keep: says of an existing file whether it must stay.
+        keep: says of an existing file whether it must stay. By default models, adapters and the like do.
     """
     if out.is_dir():
         raise UsageError(f"{out} is a folder. `out` must be the name of a file.")
-    above = next(folder for folder in out.absolute().parents if folder.exists())
-    _check_writable(out, above)
+    check_folder(out.absolute().parent)
     if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
         raise UsageError(f"{out} is an input and is not replaced. Choose another `out`.")
     if out.exists() and keep(out):
         raise UsageError(f"{out} already exists and is not replaced. Choose another `out`.")
 
 
-def check_folder(out: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Refuse, before any work is done, a folder that cannot be created or written to."""
-    above = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    _check_writable(out, above)
-
-
-def _check_writable(out: Path, above: Path) -> None:
-    """Whether something can be made below `above`, which is there already."""
+    above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not above.is_dir():
-        raise UsageError(f"{out} cannot be created: {above} is a file, not a folder. Choose another `out`.")
+        raise UsageError(f"{folder} cannot be written to: {above} is a file, not a folder. Choose another `out`.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise UsageError(f"{out} cannot be created: {above} is not writable. Choose another `out`.")
+        raise UsageError(f"{folder} cannot be written to: {above} is not writable. Choose another `out`.")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -97,11 +87,8 @@ def file_sha256(path: Path) -> str:
     """sha256 of a file's bytes."""
     if not path.is_file():
         raise DataError(f"The file {path} does not exist.")
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
@@ -135,23 +122,20 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise DataError(f"{path} does not exist.")
     try:
         with safe_open(path, framework="pt") as file:
-            yield file, _checked(path, file.metadata() or {})
+            header = file.metadata() or {}
+            if "dept" not in header:
+                raise DataError(f"{path} holds plain weights without dept's metadata. Convert it with `dept convert`.")
+            with intact(path):
+                meta: dict[str, Any] = json.loads(header["dept"])
+                if (found := meta.get("format")) != FORMAT:
+                    raise DataError(f"{path} has format {found}; this version of dept reads format {FORMAT}.")
+                str(meta["kind"])  # every file says what it is
+            yield file, meta
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{path} is not a readable safetensors file ({error}). A .pt or .pth checkpoint must first be "
             "converted with `dept convert`."
         ) from error
-
-
-def _checked(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
-    if "dept" not in header:
-        raise DataError(f"{path} holds plain weights without dept's metadata. Convert it with `dept convert`.")
-    with intact(path):
-        meta: dict[str, Any] = json.loads(header["dept"])
-        if meta.get("format") != FORMAT:
-            raise DataError(f"{path} has format {meta.get('format')}; this version of dept reads format {FORMAT}.")
-        str(meta["kind"])  # every file says what it is
-    return meta
 
 
 @contextmanager

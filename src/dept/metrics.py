@@ -112,7 +112,12 @@ def interval_of_means(
         gains: for each group (n_g,), one number per image; images are drawn anew within their group.
     """
     rng = np.random.default_rng(seed)
-    means = [_resampled_means(np.asarray(group, dtype=np.float64), resamples, rng) for group in gains]
+    means = []
+    for group in gains:
+        # A resample only changes how often each distinct value is drawn.
+        distinct, counts = np.unique(np.asarray(group, dtype=np.float64), return_counts=True)
+        draws = rng.multinomial(len(group), counts / len(group), size=resamples)
+        means.append(draws @ distinct / len(group))
     low, high = np.quantile(np.mean(means, axis=0), [0.025, 0.975])
     return float(low), float(high)
 
@@ -121,14 +126,6 @@ def averaged_interval(by_seed: Sequence[Sequence[np.ndarray]]) -> tuple[float, f
     """`interval_of_means` of every seed's gains, ends averaged: seeds may meet the images in different orders."""
     ends = np.mean([interval_of_means(gains) for gains in by_seed], axis=0)
     return float(ends[0]), float(ends[1])
-
-
-def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    # A resample only changes how often each distinct value is drawn.
-    distinct, counts = np.unique(values, return_counts=True)
-    draws = rng.multinomial(len(values), counts / len(values), size=resamples)
-    means: np.ndarray = draws @ distinct / len(values)
-    return means
 
 
 def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> LabelFree:

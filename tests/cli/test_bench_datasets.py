@@ -30,7 +30,7 @@ def seven(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert bench_datasets.run(list(argv)) == 0
+    bench_datasets.run(list(argv))
     return capsys.readouterr().out
 
 

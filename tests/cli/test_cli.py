@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
-from dept.cli.running import resume_command
-from dept.cli.show import table
+from dept.cli.show import resume_command, table
 from dept.data.images import find_images
 from dept.inference import predict
 from dept.io import read_tensors
@@ -114,7 +113,7 @@ def test_train(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["train", source_images, "--out", tmp_path / "run", "--no-pretrained"]
     assert "knows no architecture 'vit_nope'" in fails(capsys, [*base, "--arch", "vit_nope"], 2)
-    assert "--timm must be JSON" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
+    assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
     assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "[1]"], 2)
     words = [*base, "--arch", ARCH, "--timm", '{"nonsense": 1}']
     assert "timm refused to build 'vit_tiny_patch16_224' with the options {'nonsense': 1}" in fails(capsys, words, 2)

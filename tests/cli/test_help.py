@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pkgutil import resolve_name as load
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dept.cli.bench import COMMANDS as BENCH
 from dept.cli.command import Command, choose, flag_names, peek, with_flags
 from dept.cli.help import page
 from dept.cli.main import COMMANDS, main
-from dept.cli.parse import load, parse
+from dept.cli.parse import parse
 from dept.declared import attribute, fields, module_docstring
 from dept.errors import UsageError
 

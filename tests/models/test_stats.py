@@ -102,7 +102,7 @@ def test_fisher_images_are_drawn_across_classes(sharp: Model, source_images: Pat
 def test_command(sharp: Model, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "my model.safetensors", tmp_path / "my stats.safetensors"
     save_model(sharp, model)
-    assert run([str(model), str(source_images), "--out", str(out), "--device", "cpu"]) == 0
+    run([str(model), str(source_images), "--out", str(out), "--device", "cpu"])
     assert read_meta(out)["kind"] == "stats"
     assert f"dept adapt '{model}' IMAGES --method cfa --stats '{out}'" in capsys.readouterr().out
     load_stats(out, sharp)

@@ -9,7 +9,7 @@ import pytest
 from dept.cli.main import main
 from dept.models.files import adapter_meta, save_adapter, save_model
 from dept.models.model import fingerprint
-from dept.report.tsne import separation
+from dept.report.embedding import separation
 from support import tiny_model, write_labelled
 
 

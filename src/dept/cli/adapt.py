@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import MethodChoice, ModelFile, RunOutput
-from dept.cli.running import show_run
+from dept.cli.show import show_run
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,5 @@ def run(argv: list[str]) -> int:
     given, output, choice, options, config = parse(COMMAND, argv)
     from dept.runs.adapt import adapt
 
-    start = partial(
-        adapt,
-        given.model,
-        given.images,
-        out=output.out,
-        method=choice.method,
-        config=config,
-        options=options,
-        score_on=given.score,
-    )
-    return show_run(["adapt", *argv], output, start)
+    start = partial(adapt, given.model, given.images, score_on=given.score)
+    return show_run(["adapt", *argv], output, start, method=choice.method, config=config, options=options)

@@ -28,10 +28,16 @@ def run(argv: list[str]) -> int:
         return 0
     name, rest = argv[0], argv[1:]
     if name == "list":
-        return _list()
+        from dept.bench.estimate import gpu_hours
+
+        print("Suites (hours: one GPU, estimated)")
+        for suite in map(suites.get, suites.available()):
+            hours = gpu_hours(suite)
+            print(f"  {suite.name:<18}{f'{hours:.1f}' if hours >= 0.1 else '< 0.1':>7} h  {suite.title}")
+        return 0
     if name in COMMANDS:
-        code: int = import_module(f"dept.cli.bench_{name}").run(rest)
-        return code
+        code: int | None = import_module(f"dept.cli.bench_{name}").run(rest)
+        return code or 0
     from dept.cli import bench_suite
 
     return bench_suite.run(name, rest)
@@ -41,14 +47,3 @@ def about(name: str) -> str:
     """What a suite measures: the first paragraph of its file, without its name."""
     paragraph = module_docstring(suites.module(name)).split("\n\n")[0]
     return " ".join(paragraph.removeprefix(f"`{name}`: ").split())
-
-
-def _list() -> int:
-    from dept.bench.estimate import gpu_hours
-
-    print("Suites (hours: one GPU, estimated)")
-    for name in suites.available():
-        suite = suites.get(name)
-        hours = gpu_hours(suite)
-        print(f"  {name:<18}{f'{hours:.1f}' if hours >= 0.1 else '< 0.1':>7} h  {suite.title}")
-    return 0

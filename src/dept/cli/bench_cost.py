@@ -31,7 +31,7 @@ class CostMeasurement(Json, TimmOptions):
 COMMAND = Command("bench cost", "Measure time and memory, next to the FLOP bound.", {"Measurement": CostMeasurement})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Measure and print ratios."""
     (given,) = parse(COMMAND, argv)
     from dept.bench.cost import measure_columns, measure_inference
@@ -43,8 +43,7 @@ def run(argv: list[str]) -> int:
         plot_growth(result, given.plot)
     if given.json:
         print(as_json(result))
-        return 0
+        return
     keys = list(next(iter(result.values())))
     rows = [[name, *(f"{row[key]:,}" if key in row else "" for key in keys)] for name, row in result.items()]
     print(table(["", *keys], rows))
-    return 0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dept.cli.command import Command
 from dept.cli.parse import parse
@@ -30,14 +30,6 @@ class DataFolder(Json):
     """folder that holds the data sets, one folder each (default: $DEPT_DATA)"""
 
 
-class Checked(NamedTuple):
-    """What was found of a data set."""
-
-    benchmark: Benchmark
-    state: str
-    findings: Sequence[Finding]
-
-
 COMMAND = Command(
     "bench datasets",
     "Check which benchmark data sets are complete. Counts file names and opens no image.",
@@ -45,7 +37,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Print what is complete, partial or missing, and where to get what is missing."""
     (given,) = parse(COMMAND, argv)
     root = given.root or os.environ.get("DEPT_DATA")
@@ -57,40 +49,32 @@ def run(argv: list[str]) -> int:
     from dept.data.datasets.check import overall
 
     checked = [(benchmark, benchmark.check(Path(root))) for benchmark in TABLE]
-    results = [Checked(benchmark, overall(findings), findings) for benchmark, findings in checked]
-    print(as_json([_record(*result) for result in results]) if given.json else _text(results))
-    return 0
+    results = [(benchmark, overall(findings), findings) for benchmark, findings in checked]
+    if given.json:
+        records = []
+        for one, state, findings in results:
+            known = {"name": one.name, "title": one.title, "state": state, "home": one.home, "licence": one.licence}
+            records.append(known | {"domains": [finding.record() for finding in findings]})
+        print(as_json(records))
+    else:
+        print(_text(results))
 
 
-def _record(benchmark: Benchmark, state: str, findings: Sequence[Finding]) -> dict[str, object]:
-    return {
-        "name": benchmark.name,
-        "title": benchmark.title,
-        "state": state,
-        "home": benchmark.home,
-        "licence": benchmark.licence,
-        "domains": [finding.record() for finding in findings],
-    }
-
-
-def _text(results: Sequence[Checked]) -> str:
-    header = ["data set", "state", "domains", "images", "of"]
-    blocks = [table(header, [_row(*result) for result in results])]
-    blocks += [_partial(result.benchmark, result.findings) for result in results if result.state == "partial"]
-    missing = [result.benchmark for result in results if result.state == "missing"]
+def _text(results: Sequence[tuple[Benchmark, str, Sequence[Finding]]]) -> str:
+    rows = []
+    for benchmark, state, findings in results:
+        counted = [f for f in findings if f.found or not f.optional]  # optional domains count only if they are there
+        domains = f"{sum(f.complete for f in counted)}/{len(counted)}"
+        images, expected = sum(f.found for f in counted), sum(f.expected or 0 for f in counted)
+        rows.append([benchmark.name, state, domains, f"{images:,}", f"{expected:,}"])
+    blocks = [table(["data set", "state", "domains", "images", "of"], rows)]
+    blocks += [_partial(benchmark, findings) for benchmark, state, findings in results if state == "partial"]
+    missing = [benchmark for benchmark, state, _ in results if state == "missing"]
     if missing:
         width = max(len(benchmark.folders[0]) for benchmark in missing)
         lines = [f"  {b.folders[0]:<{width}}  {b.home} ({b.licence})" for b in missing]
         blocks.append("\n".join(["Missing: name of the folder, and where to get the data.", *lines]))
     return "\n\n".join(blocks)
-
-
-def _row(benchmark: Benchmark, state: str, findings: Sequence[Finding]) -> list[str]:
-    """Optional domains count only if they are there."""
-    counted = [f for f in findings if f.found or not f.optional]
-    domains = f"{sum(f.complete for f in counted)}/{len(counted)}"
-    expected = sum(f.expected or 0 for f in counted)
-    return [benchmark.name, state, domains, f"{sum(f.found for f in counted):,}", f"{expected:,}"]
 
 
 def _partial(benchmark: Benchmark, findings: Sequence[Finding]) -> str:

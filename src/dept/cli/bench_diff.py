@@ -28,7 +28,7 @@ class TwoResults:
 COMMAND = Command("bench diff", "Show what differs between two results.", {"Arguments": TwoResults})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Print what differs; 0 whether or not anything does."""
     (given,) = parse(COMMAND, argv)
     from dept.bench.protocol import short
@@ -38,7 +38,7 @@ def run(argv: list[str]) -> int:
     found = compare(a.result, b.result, (a.cell, b.cell))
     if given.json:
         print(as_json({"a": a.file, "b": b.file, "equal": found.equal, **asdict(found)}))
-        return 0
+        return
     parts = [f"A  {a.file}\nB  {b.file}"]
     for name in ("protocol", "environment", "outcome"):
         rows = [
@@ -49,4 +49,3 @@ def run(argv: list[str]) -> int:
     if found.predictions:
         parts.append(found.predictions[0].upper() + found.predictions[1:] + ".")
     print("\n\n".join(parts))
-    return 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dept.bench import suites
 from dept.cli.bench import about
@@ -13,6 +14,10 @@ from dept.cli.command import Command
 from dept.cli.parse import parse
 from dept.cli.parts import BenchInputs, Device
 from dept.cli.show import say
+
+if TYPE_CHECKING:
+    from dept.bench.execute import Executor
+    from dept.bench.runner import Cell, Outcome
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,6 @@ def run(name: str, argv: Sequence[str]) -> int:
     from dept.bench.stored import choose, suite_cells, trainings
     from dept.bench.suite import TRAINING
     from dept.bench.table import make_table
-    from dept.cli.bench_progress import run_all
 
     whole, failed = suites.get(name), 0
     picked = {"methods": choice.methods, "shifts": choice.shifts}
@@ -86,7 +90,7 @@ def run(name: str, argv: Sequence[str]) -> int:
             for cell in shard(suite.cells(known), choice.shard):
                 print(f"{cell.key}  {'done' if stored(given.results, cell) else 'open'}  {cell.title}")
             return 0
-        failed = run_all(shard(suite.cells(executor.weights_id), choice.shard), executor, given.results)
+        failed = _run_all(shard(suite.cells(executor.weights_id), choice.shard), executor, given.results)
     found = [
         one
         for one in suite_cells(whole, given.results)
@@ -98,3 +102,33 @@ def run(name: str, argv: Sequence[str]) -> int:
         draw(results, shown.plot)
         say(f"Figure: {shown.plot}")
     return 1 if failed else 0
+
+
+def _run_all(cells: Sequence[Cell], executor: Executor, results: Path) -> int:
+    """Run the cells without a result, with a line for each; returns how many failed."""
+    from dept.bench.runner import run_cells, stored
+
+    failed = fresh = 0
+    open_cells = sum(stored(results, cell) is None for cell in cells)
+    if open_cells:
+        executor.domains.ready(executor.suite.data)  # reported once, not by every cell
+    start = time.monotonic()
+    for number, outcome in enumerate(run_cells(cells, executor.run, results), 1):
+        failed += outcome.result is None
+        fresh += outcome.fresh or outcome.result is None
+        # The remaining cells are expected to take as long as those done.
+        minutes = (time.monotonic() - start) / max(1, fresh) * (open_cells - fresh) / 60
+        left = f"  (about {minutes:.0f} min left)" if 0 < fresh < open_cells else ""
+        say(f"[{number}/{len(cells)}] {outcome.cell.title}: {_summary(outcome)}{left}")
+    return failed
+
+
+def _summary(outcome: Outcome) -> str:
+    result = outcome.result
+    if result is None:
+        return f"FAILED ({outcome.error})"
+    stored = "" if outcome.fresh else " (stored)"
+    if "after" not in result:
+        return f"held-out {100 * result['accuracy']:.1f} %{stored}"
+    change = f"{100 * result['before']['top1']:.1f} -> {100 * result['after']['top1']:.1f} %"
+    return f"{change} in {result['seconds']:.0f} s{stored}"

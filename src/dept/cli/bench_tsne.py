@@ -31,14 +31,14 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Draw the figure; print how well classes separate in each panel."""
     given, how = parse(COMMAND, argv)
     from dept.data.images import decodable, find_labelled
     from dept.data.loader import Runtime, resolve_device
     from dept.data.subsets import sample
     from dept.models.files import load
-    from dept.report.tsne import draw, features
+    from dept.report.embedding import draw, features
 
     runtime = Runtime(resolve_device(how.device), how.workers)
     source = load(given.model)
@@ -51,4 +51,3 @@ def run(argv: list[str]) -> int:
     found = draw(sets, images.labels or (), images.classes, given.out)
     say(f"Figure: {given.out}")
     print(as_json({"images": len(images), "nearest_neighbour_agrees": found}))
-    return 0

@@ -35,7 +35,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Print the paired differences."""
     (given,) = parse(COMMAND, argv)
     if not given.b:
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     found = {other: versus(results, given.a, other) for other in given.b}
     if given.format == "json":
         print(as_json({other: [asdict(one) for one in compared] for other, compared in found.items()}))
-        return 0
+        return
     header = [f"{given.a} against", *(one.column for one in found[given.b[0]]), "seeds"]
     rows = []
     for other, compared in found.items():
@@ -58,4 +58,3 @@ def run(argv: list[str]) -> int:
         rows.append([other, *gaps, ", ".join(map(str, compared[0].seeds))])
     print((pipe_table if given.format == "markdown" else table)(header, rows))
     print("\nDifference in top-1 (points) with its 95 % interval, paired over images.")
-    return 0

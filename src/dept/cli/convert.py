@@ -48,7 +48,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     given, how = parse(COMMAND, argv)
     from dept.io import check_output
@@ -69,4 +69,3 @@ def run(argv: list[str]) -> int:
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
     print(f"Model: {path}\nNext:  dept evaluate {shlex.quote(str(path))} LABELLED\n       {adapt_command(model, path)}")
-    return 0

@@ -40,9 +40,11 @@ class CorruptInput:
 COMMAND = Command("corrupt", "Write corrupted copies of a folder of images.", {"Arguments": CorruptInput})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Corrupt every image; files that do not decode, or are too small, are listed and left out."""
     (given,) = parse(COMMAND, argv)
+    from tqdm import tqdm
+
     from dept.data.corruptions import CORRUPTIONS
     from dept.data.corruptions.tree import large_enough, write_tree
     from dept.data.images import decodable, find_images
@@ -52,6 +54,7 @@ def run(argv: list[str]) -> int:
     images = decodable(find_images(given.images))
     images = images if given.size else large_enough(images)
     report_skipped(images)
+    quiet = not sys.stderr.isatty()
     written = write_tree(
         images,
         given.out,
@@ -62,22 +65,21 @@ def run(argv: list[str]) -> int:
         seed=given.seed,
         workers=max(1, given.workers),
         replace=True,
-        progress=_bar,
+        progress=lambda done, total: tqdm(done, total=total, unit="image", file=sys.stderr, disable=quiet),
     )
     say(f"{len(written)} images in {given.out}")
-    return 0
 
 
 def _check(given: CorruptInput, types: Iterable[str]) -> None:
     """Raise a UsageError for values that make no sense."""
     from dept.data.corruptions import CORRUPTIONS, EXTRA, SMALLEST_SIDE
 
-    unknown = [name for name in types if name not in (*CORRUPTIONS, *EXTRA)]
-    if unknown:
-        raise UsageError(f"There is no corruption {unknown[0]!r}; choose from {', '.join((*CORRUPTIONS, *EXTRA))}.")
-    wrong = [level for level in given.severity if not 1 <= level <= 5]
-    if wrong:
-        raise UsageError(f"--severity must be from 1 to 5, found {wrong[0]}.")
+    known = (*CORRUPTIONS, *EXTRA)
+    for name in types:
+        if name not in known:
+            raise UsageError(f"There is no corruption {name!r}; choose from {', '.join(known)}.")
+    if not set(given.severity) <= set(range(1, 6)):
+        raise UsageError(f"--severity must be from 1 to 5, found {' '.join(map(str, given.severity))}.")
     if given.size and given.size < SMALLEST_SIDE:
         raise UsageError(f"--size must be 0 (images as they are) or at least {SMALLEST_SIDE}, found {given.size}.")
     if not 0 <= given.quality <= 100:
@@ -91,9 +93,3 @@ def _check(given: CorruptInput, types: Iterable[str]) -> None:
             raise UsageError(
                 f"The copies would go to {place}, among the images of {given.images}. Choose an OUT outside IN."
             )
-
-
-def _bar(done: Iterable[Path], total: int) -> Iterable[Path]:
-    from tqdm import tqdm
-
-    return tqdm(done, total=total, unit="image", file=sys.stderr, disable=not sys.stderr.isatty())

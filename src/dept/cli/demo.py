@@ -13,7 +13,7 @@ from dept.cli.show import ProgressBar, as_json, say, table
 from dept.errors import UsageError
 
 if TYPE_CHECKING:
-    from dept.demo import Demo, Row
+    from dept.demo import Demo
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ them without labels by Tent and by DePT, and evaluated again. About two minutes 
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Run the demo and print its table."""
     (given,) = parse(COMMAND, argv)
     from dept.bench.suites.digits import STAGES
@@ -57,38 +57,29 @@ def run(argv: list[str]) -> int:
     if fresh:
         say(f"Source models of {', '.join(fresh)} are trained first, about ten minutes each on one core.")
     settings = {"epochs": given.epochs} if given.epochs else {}
-    listener = _Listener()
+    bar = ProgressBar()
     demo = run_demo(
         given.out,
         variants=variants,
         retrain=given.train,
         seed=given.seed,
         limit=given.limit,
-        listener=listener,
+        listener=lambda event: None if event["event"] == "score" else bar(event),  # the table shows the scores
         **settings,
     )
     print(as_json(demo.as_dict()) if given.json else _text(demo))
-    return 0
-
-
-class _Listener:
-    """A new progress bar for every run of the demo."""
-
-    def __init__(self) -> None:
-        self.bar = ProgressBar()
-
-    def __call__(self, event: dict[str, object]) -> None:
-        if event["event"] == "start":
-            self.bar = ProgressBar()
-        if event["event"] != "score":  # the table shows the scores
-            self.bar(event)
 
 
 def _text(demo: Demo) -> str:
     """The table, a sentence about it, and the next commands."""
     header = ["method", "before", "after", "tunable", "adapter", "seconds"]
     lines = ["Rendered digits -> real handwritten digits, accuracy without any label of the target:\n"]
-    lines += [table(header, [_cells(row) for row in demo.rows]), ""]
+    rows = []
+    for row in demo.rows:
+        adapted = [f"{100 * row.after:.1f} %", f"{row.tunable:,}", f"{row.adapter_bytes / 1024:.0f} KiB"]
+        cells = adapted if row.adapter else ["-"] * len(adapted)
+        rows.append([row.method, f"{100 * row.before:.1f} %", *cells, f"{row.seconds:.1f}"])
+    lines += [table(header, rows), ""]
     for row in demo.rows:
         if row.method.startswith("DePT"):
             gone = (row.after - row.before) / (1 - row.before) if row.before < 1 else 0.0
@@ -105,10 +96,3 @@ def _text(demo: Demo) -> str:
         f"  dept adapt {model} YOUR_DIGITS --out runs/site",
     ]
     return "\n".join(lines)
-
-
-def _cells(row: Row) -> list[str]:
-    if not row.adapter:
-        return [row.method, f"{100 * row.before:.1f} %", "-", "-", "-", f"{row.seconds:.1f}"]
-    size, tunable = f"{row.adapter_bytes / 1024:.0f} KiB", f"{row.tunable:,}"
-    return [row.method, f"{100 * row.before:.1f} %", f"{100 * row.after:.1f} %", tunable, size, f"{row.seconds:.1f}"]

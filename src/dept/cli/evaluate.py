@@ -30,7 +30,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Evaluate the model, or the ensemble, and print its scores."""
     given, output, how = parse(COMMAND, argv)
     from dept.data.images import decodable, find_labelled
@@ -47,7 +47,7 @@ def run(argv: list[str]) -> int:
     scores = evaluate_ensemble(models, images, device=how.device, workers=how.workers, batch=how.batch)
     if output.json:
         print(as_json(scores))
-        return 0
+        return
     low, high = scores["ci95"]
     print(f"images          {scores['n']}")
     print(f"top-1           {100 * scores['top1']:.2f} %  (95 % interval {100 * low:.2f} to {100 * high:.2f})")
@@ -56,4 +56,3 @@ def run(argv: list[str]) -> int:
     counts = Counter(model.classes[label] for label in images.labels or ())
     rows = [[name, str(counts[name]), f"{100 * value:.1f} %"] for name, value in scores["per_class"].items()]
     print(table(["class", "images", "accuracy"], rows))
-    return 0

@@ -46,10 +46,16 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _lines(one: Declared, names: set[str], width: int) -> str:
-    """Flag and text side by side, or below each other where the flag is long."""
+    """Flag and text side by side, or below each other where the flag is long; then a default that says something."""
     left = f"  {_left(one)}"
     gap = left.ljust(COLUMN) if len(left) < COLUMN - 1 else f"{left}\n{' ' * COLUMN}"
-    text = with_flags(one.text, names) + _default(one)
+    text = with_flags(one.text, names)
+    if one.default is None:
+        text += "" if one.positional else " (required)"
+    else:
+        value = ast.literal_eval(re.sub(r"^Path\((.*)\)$", r"\1", one.default))
+        if value is not None and not isinstance(value, bool) and value not in ((), "", "{}"):
+            text += f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
     return gap + _wrapped(text, max(width - COLUMN, 40)).replace("\n", "\n" + " " * COLUMN)
 
 
@@ -66,15 +72,3 @@ def _left(one: Declared) -> str:
         again = "" if "REPEATABLE" in kind else " …" if several[2] == "..." else f" {TYPES[several[2]]}"
         return f"--{flag} {TYPES[several[1]]}{again}"
     return f"--{flag} {TYPES.get(kind, 'TEXT')}"
-
-
-def _default(one: Declared) -> str:
-    """The default in brackets, where it is a value that says something."""
-    if one.default is None:
-        return "" if one.positional else " (required)"
-    source = re.sub(r"^Path\((.*)\)$", r"\1", one.default)
-    value = ast.literal_eval(source)
-    if value is None or isinstance(value, bool) or value in ((), "", "{}"):
-        return ""
-    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f" (default: {text})"

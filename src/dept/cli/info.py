@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import as_json, table
+
+MOST = 300  # characters of a value
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class InfoInput:
 COMMAND = Command("info", "Look inside a model or adapter file.", {"Arguments": InfoInput})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Print the metadata and the tensors of a file."""
     (given,) = parse(COMMAND, argv)
     from dept.io import read_meta, read_shapes
@@ -38,25 +41,16 @@ def run(argv: list[str]) -> int:
         group[1] += prod(shape)
     if given.json:
         print(as_json(meta | {"tensors": shapes}))
-        return 0
+        return
     print(f"{given.file}: dept {meta['kind']}, {given.file.stat().st_size / 1024:.0f} KiB\n")
     for key, value in meta.items():
         if key not in ("format", "kind"):
-            print(f"{key:<16}{_domains(value) if key == 'domains' else _short(value)}")
+            text = str(value)
+            if key == "domains":
+                shares = [f" {weight:.2f}" for weight in value.get("weights", ())]  # an adapter's; a model has none
+                names = ", ".join(name + share for name, share in zip_longest(value["names"], shares, fillvalue=""))
+                sizes = f"{value['shared_prompts']} shared, {value['domain_prompts']} for each domain"
+                text = f"{names} (prompts per stage: {sizes})"
+            print(f"{key:<16}{text if len(text) <= MOST else text[: MOST - 1] + '…'}")
     rows = [[name, str(count), f"{size:,}"] for name, (count, size) in groups.items()]
     print("\n" + table(["group", "tensors", "parameters"], rows))
-    return 0
-
-
-def _domains(value: dict[str, Any]) -> str:
-    """Source domains of a model, or, with weights, of an adapter."""
-    names = value["names"]
-    if "weights" in value:
-        names = [f"{name} {weight:.2f}" for name, weight in zip(names, value["weights"], strict=True)]
-    sizes = f"prompts per stage: {value['shared_prompts']} shared, {value['domain_prompts']} for each domain"
-    return f"{', '.join(names)} ({sizes})"
-
-
-def _short(value: Any, most: int = 300) -> str:
-    text = str(value)
-    return text if len(text) <= most else text[: most - 1] + "…"

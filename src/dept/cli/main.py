@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from dept._version import __version__
-from dept.errors import DeptError, UsageError
+from dept.errors import DeptError, Interrupted, UsageError
 
 COMMANDS = {
     "demo": "try everything on embedded data: rendered digits -> real handwritten digits",
@@ -29,7 +29,6 @@ COMMANDS = {
     "corrupt": "write corrupted copies of images (ImageNet-C)",
     "bench": "run a benchmark suite",
 }
-INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,12 +64,12 @@ def usage() -> str:
 def _guarded(name: str, rest: list[str]) -> int:
     """Run a command; every failure becomes a sentence and a code, never a traceback."""
     try:
-        code: int = import_module(f"dept.cli.{name}").run(rest)
-        return code
+        code: int | None = import_module(f"dept.cli.{name}").run(rest)
+        return code or 0
     except DeptError as error:
         return _fail(_in_flags(str(error), name, rest), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("stopped.", INTERRUPTED)
+        return _fail("stopped.", Interrupted.exit_code)
     except BrokenPipeError:
         # The reader went away (`| head`); Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

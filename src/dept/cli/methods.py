@@ -31,7 +31,7 @@ class MethodName:
 COMMAND = Command("methods", "List the methods, or explain one.", {"Arguments": MethodName})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """List the methods, or print the card and the settings of one. Both are read from source: torch is slow."""
     (given,) = parse(COMMAND, argv)
     if given.name is None:
@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
             names = sorted({name for setting in settings for name in methods.available(setting)})
             print("\n".join([bold(heading), *(f"  {name:<{width}}{methods.card(name).summary}" for name in names), ""]))
         print("`dept methods NAME` explains one.")
-        return 0
+        return
     try:
         place = methods.place(given.name)
     except ValueError as error:
@@ -50,4 +50,3 @@ def run(argv: list[str]) -> int:
     print("\n" + table(["setting", "default"], rows))
     for preset, changes in attribute(place, "presets").items():
         print(f"\npreset {preset}: " + (", ".join(f"{k}={v}" for k, v in changes.items()) or "the defaults"))
-    return 0

@@ -7,8 +7,8 @@ import re
 from contextlib import redirect_stderr
 from dataclasses import field, fields, make_dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from itertools import dropwhile, takewhile
+from pkgutil import resolve_name
 from typing import Annotated, Any, cast, get_type_hints
 
 from dept.cli.command import REPEATABLE, Command, Positional, choose, flag_names
@@ -28,11 +28,11 @@ def parse(command: Command, argv: list[str]) -> tuple[Any, ...]:
     _check_flags(command, argv)
     import tyro
 
-    parts = [load(part) if isinstance(part, str) else part for part in command.parts.values()]
+    parts = [resolve_name(part) if isinstance(part, str) else part for part in command.parts.values()]
     typed: list[tuple[str, Any, Any]] = [(f"part{i}", _for_tyro(part), field()) for i, part in enumerate(parts)]
     if command.method:
         chosen = choose(command, argv)
-        kind = load(chosen.place)
+        kind = resolve_name(chosen.place)
         config = kind.preset(chosen.preset) if chosen.preset else kind.Config()
         typed.append(("config", type(config), field(default=config)))
     style = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
@@ -53,12 +53,6 @@ def _sentence(printed: str) -> str:
     if text and text[0].endswith(":"):  # arguments that are missing, the help of each indented below it
         text = [text[0], ", ".join(line.strip() for line in text[1:] if not line.startswith(" " * 8))]
     return re.sub(r"^Error parsing \w+: ", "", " ".join(text)).rstrip(".") + "."
-
-
-def load(place: str) -> Any:
-    """The class at a place, imported."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _check_flags(command: Command, argv: list[str]) -> None:

@@ -85,14 +85,10 @@ class TimmOptions:
     def options(self) -> dict[str, Any]:
         """The keyword arguments."""
         try:
-            options = jsonlib.loads(self.timm)
-        except jsonlib.JSONDecodeError as error:
-            raise UsageError(
-                f"--timm must be JSON such as '{{\"img_size\": 128}}', found {self.timm!r} ({error})."
-            ) from error
-        if not isinstance(options, dict):
-            raise UsageError(f"--timm must be a JSON object, found {self.timm!r}.")
-        return options
+            return {**jsonlib.loads(self.timm)}
+        except (ValueError, TypeError) as error:
+            example = '{"img_size": 128}'
+            raise UsageError(f"--timm must be a JSON object such as '{example}', found {self.timm!r}.") from error
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ class Predictions:
 COMMAND = Command("predict", "Label images.", {"Input": PredictInput, "Output": Predictions, "Run": Inference})
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Label every image that decodes; list the others on stderr."""
     given, output, how = parse(COMMAND, argv)
     from dept.data.images import decodable, find_images
-    from dept.inference import predict
+    from dept.inference import as_row, predict
     from dept.io import check_output, write_atomic
     from dept.models.files import load
 
@@ -69,20 +69,12 @@ def run(argv: list[str]) -> int:
     rows = predict(model, images, **settings, device=how.device, workers=how.workers, batch=how.batch)
     if output.features and kind == "csv":
         say("Features are written to JSONL only: add --format jsonl, or --out FILE.jsonl.")
-    text = as_jsonl(rows) if kind == "jsonl" else as_csv(rows)
+    text = "".join(jsonlib.dumps(as_row(row)) + "\n" for row in rows) if kind == "jsonl" else as_csv(rows)
     if output.out is None:
         print(text, end="")
     else:
         write_atomic(output.out, text.encode(errors="surrogateescape"))  # names as the file system has them
         say(f"{len(rows)} predictions in {output.out}")
-    return 0
-
-
-def as_jsonl(rows: list[Prediction]) -> str:
-    """One JSON object per line."""
-    from dept.inference import as_row
-
-    return "".join(jsonlib.dumps(as_row(row)) + "\n" for row in rows)
 
 
 def as_csv(rows: list[Prediction]) -> str:

@@ -30,14 +30,11 @@ benchmarks/results/SUITE. The model and the images are read from where the run f
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Write the page; print its verdict and where it is."""
     given, options = parse(COMMAND, argv)
     from dept.report.page import write_report
 
     file, page = write_report(given.folder, out=given.out, options=options)
-    print(page.verdict)
-    for remark in page.remarks:
-        print(remark)
+    print(page.verdict, *page.remarks, sep="\n")
     print(f"Report: {file} ({file.stat().st_size / 1024:.0f} KiB)")
-    return 0

@@ -1,12 +1,16 @@
-"""What people see: progress on stderr, tables and JSON on stdout."""
+"""What people see: progress on stderr, tables and JSON on stdout, and what a run prints at its end."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from dept.cli.parts import RunOutput
+from dept.errors import Interrupted
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -28,24 +32,20 @@ class ProgressBar:
                 say(f"Note: {note}")
         elif kind == "note":
             say(f"Note: {event['text']}")
-        elif kind == "step":
-            self._step(event)
+        elif kind == "step" and self.terminal:
+            if self.bar is None:
+                from tqdm import tqdm
+
+                self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
+            self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
+            self.bar.update()
         elif kind == "score":
             self._line(event["step"], {name: f"{100 * value:.1f} %" for name, value in event["top1"].items()})
         elif kind == "held_out":
             self._line(event["step"], {"held-out accuracy": f"{100 * event['accuracy']:.1f} %"})
         elif kind == "end" and self.bar is not None:
             self.bar.close()
-
-    def _step(self, event: dict[str, Any]) -> None:
-        if not self.terminal:
-            return
-        if self.bar is None:
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=event["total"], initial=event["step"], unit="step", file=sys.stderr)
-        self.bar.set_postfix({name: f"{value:.3f}" for name, value in event["terms"].items()}, refresh=False)
-        self.bar.update()
+            self.bar = None  # the next run has its own
 
     def _line(self, step: int, values: dict[str, str]) -> None:
         text = f"step {step}: " + ", ".join(f"{name} {value}" for name, value in values.items())
@@ -53,6 +53,32 @@ class ProgressBar:
             self.bar.write(text, file=sys.stderr)
         else:
             say(text)
+
+
+def show_run(words: list[str], output: RunOutput, start: Callable[..., Any], **settings: Any) -> int:
+    """Run with a progress bar and print the outcome; after Ctrl-C, print the command that resumes the run.
+
+    Args:
+        words: the command line after `dept`.
+        start: does the run with the settings; what it returns is printed, or its `result` as JSON.
+    """
+    from dept.runs.tensorboard import recorded
+
+    settings |= {"out": output.out, "resume": output.resume, "overwrite": output.overwrite}
+    try:
+        with recorded(ProgressBar(), output.out, wanted=output.tensorboard) as listener:
+            done = start(**settings, listener=listener)
+    except Interrupted as stop:
+        say(f"\nStopped after step {stop.step}. The state is saved. To continue:\n  {resume_command(words)}")
+        return stop.exit_code
+    print(as_json(done.result) if output.json else done)
+    return 0
+
+
+def resume_command(words: list[str]) -> str:
+    """The command line that resumes an interrupted run."""
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    return shlex.join(["dept", *kept, "--resume"])
 
 
 def say(text: str) -> None:

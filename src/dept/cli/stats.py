@@ -40,7 +40,7 @@ COMMAND = Command(
 )
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str]) -> None:
     """Compute and write the statistics."""
     given, output, how = parse(COMMAND, argv)
     from dept.data.images import decodable, find_labelled
@@ -58,11 +58,10 @@ def run(argv: list[str]) -> int:
     path = save_stats(tensors, meta, output.out)
     if output.json:
         print(as_json(meta))
-        return 0
+        return
     empty = [name for name, count in zip(model.classes, tensors["class_counts"].tolist(), strict=True) if not count]
     print(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
         print(f"{len(empty)} classes without images are left out of the class means: {', '.join(empty[:5])}")
     model_file, stats_file = (shlex.quote(str(file)) for file in (given.model, path))
     print(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")
-    return 0

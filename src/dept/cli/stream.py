@@ -34,12 +34,7 @@ class StreamOutput:
 COMMAND = Command(
     "stream",
     "Predict a stream of images while adapting to it.",
-    {
-        "Input": StreamInput,
-        "Output": StreamOutput,
-        "Method": MethodChoice,
-        "Run": "dept.runs.stream_run:StreamOptions",
-    },
+    {"Input": StreamInput, "Output": StreamOutput, "Method": MethodChoice, "Run": "dept.runs.stream_run:StreamOptions"},
     common=("method", "preset", "order", "watch", "group", "resume", "stats", "seed", "device", "lr", "batch"),
     setting="online",
     method="dept",

@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import RunOutput, TimmOptions
-from dept.cli.running import show_run
+from dept.cli.show import show_run
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,4 @@ def run(argv: list[str]) -> int:
         seed=options.seed,
         **new.options(),
     )
-    start = partial(train, model, images, out=output.out, config=config, options=options)
-    return show_run(["train", *argv], output, start)
+    return show_run(["train", *argv], output, partial(train, model, images), config=config, options=options)

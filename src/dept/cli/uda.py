@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import MethodChoice, ModelFile, RunOutput
-from dept.cli.running import show_run
+from dept.cli.show import show_run
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,5 @@ def run(argv: list[str]) -> int:
     given, output, choice, options, config = parse(COMMAND, argv)
     from dept.runs.uda import adapt_with_source
 
-    start = partial(
-        adapt_with_source,
-        given.model,
-        given.source,
-        given.target,
-        out=output.out,
-        method=choice.method,
-        config=config,
-        options=options,
-        score_on=given.score,
-    )
-    return show_run(["uda", *argv], output, start)
+    start = partial(adapt_with_source, given.model, given.source, given.target, score_on=given.score)
+    return show_run(["uda", *argv], output, start, method=choice.method, config=config, options=options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from dept.errors import DataError, UsageError
 
 # Wrappers that training scripts put around a state dict, and prefixes that they put before its names.
 _NESTS = ("state_dict", "model", "model_state_dict", "state_dict_ema")
-_PREFIXES = ("module.", "model.", "_orig_mod.")
+_PREFIXES = re.compile(r"(module\.)?(model\.)?(_orig_mod\.)?")
 
 
 def read_classes(path: Path) -> list[str]:
@@ -58,13 +59,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             loaded = loaded[nest]
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise DataError(f"{path} holds a {type(loaded).__name__}, not a state dict of tensors.")
-    return {_stripped(name): tensor for name, tensor in loaded.items()}
-
-
-def _stripped(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
+    return {_PREFIXES.sub("", name, count=1): tensor for name, tensor in loaded.items()}
 
 
 def changed_preprocess(

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.core.domains import (
-    domain_distances,
-    domain_weights,
-    early_features,
-    is_mean,
-    signature,
-)
+from dept.core.domains import domain_distances, domain_weights, early_features, is_mean, signature
 from dept.data.images import ImageSet
 from dept.data.loader import Runtime, TestPasses, Views
 from dept.data.sources import Sources

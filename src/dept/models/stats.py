@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def compute_stats(
         model,
         kind="stats",
         backbone_sha256=fingerprint(model),
-        head_sha256=_head_hash(model),
+        head_sha256=tensors_hash(model.head.state_dict()),  # Fisher weights depend on the head too
         images=len(images),
         list_sha256=list_hash(images),
         fisher_images=len(drawn),
@@ -123,33 +123,22 @@ def is_stats(path: Path) -> bool:
 def load_stats(path: str | Path, model: AdaptedModel) -> dict[str, Tensor]:
     """Statistics for this model, on its device; those of another backbone or head are refused."""
     tensors, meta = read_tensors(path, "stats")
+    ours, head = fingerprint(model), tensors_hash(model.head.state_dict())
     with intact(path):
-        _check_fit(path, tensors, meta, model)
-    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
-
-
-def _check_fit(path: str | Path, tensors: Mapping[str, Tensor], meta: dict[str, Any], model: AdaptedModel) -> None:
-    """A DataError unless the statistics are of this backbone, these prompts and this head."""
-    ours = fingerprint(model)
-    if meta["backbone_sha256"] != ours:
-        raise DataError(
-            f"{path} holds the statistics of another backbone: file {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
-            f"model {ours[:16]}…. Make them with `dept stats` from the model file that is adapted."
-        )
-    theirs, expected = tuple(tensors["class_means"].shape), tuple(model.head.weight.shape)
-    if theirs != expected or (meta["stages"], meta["prompts"]) != (model.stages, model.prompts_per_stage):
-        raise DataError(
-            f"{path} was made for {theirs[0]} classes and {meta['stages']} x {meta['prompts']} prompts; this model has "
-            f"{expected[0]} and {model.stages} x {model.prompts_per_stage}. Make them anew with `dept stats`."
-        )
-    head = _head_hash(model)
+        if meta["backbone_sha256"] != ours:
+            raise DataError(
+                f"{path} holds the statistics of another backbone: file {meta['backbone_sha256'][:16]}… "
+                f"({meta['arch']}), model {ours[:16]}…. Make them with `dept stats` from the model that is adapted."
+            )
+        theirs, expected = tuple(tensors["class_means"].shape), tuple(model.head.weight.shape)
+        if theirs != expected or (meta["stages"], meta["prompts"]) != (model.stages, model.prompts_per_stage):
+            raise DataError(
+                f"{path} was made for {theirs[0]} classes and {meta['stages']} x {meta['prompts']} prompts; this model "
+                f"has {expected[0]} and {model.stages} x {model.prompts_per_stage}. Make them anew with `dept stats`."
+            )
     if meta.get("head_sha256", head) != head:  # older files do not say
         raise DataError(
             f"{path} holds the statistics of a model with the same backbone but another head. "
             "Make them with `dept stats` from the model file that is adapted."
         )
-
-
-def _head_hash(model: AdaptedModel) -> str:
-    """Two models over one frozen backbone differ here; Fisher weights depend on it."""
-    return tensors_hash(model.head.state_dict())
+    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}

@@ -11,13 +11,11 @@ from dept.bench.entry import Entry
 from dept.bench.render import WIDE, below, duration, number
 from dept.bench.runner import Stored, read_cell
 from dept.bench.stored import choose, suite_cells
-from dept.bench.suite import Suite
 from dept.bench.table import MEAN, Line, make_table
 from dept.bench.table import Table as Results
 from dept.errors import DataError
-from dept.report.blocks import Figure, Fold, Page, Section, Table, TableCell, Tile, Tone
-from dept.report.gain_chart import GainRow, gain_chart, gain_span
-from dept.report.svg import signed
+from dept.report.blocks import Figure, Fold, Page, Section, Table, TableCell, Tile
+from dept.report.gain_chart import gain_chart, gain_span, gain_tone, gain_words
 
 
 def cell_files(folder: Path) -> list[Path]:
@@ -33,7 +31,13 @@ def bench_page(folder: Path) -> Page:
     scored = [one for one in own if "after" in one.result]
     if not scored:
         raise DataError(f"The {len(own)} cells in {folder} hold no adaptation with scores before and after.")
-    suite = _suite(scored, folder)
+    names = sorted({one.cell.suite for one in scored})
+    if len(names) > 1 or names[0] not in suites.available():
+        raise DataError(
+            f"{folder} holds cells of {', '.join(names)}. A page shows one suite that this version of dept knows: see "
+            "`dept bench list`."
+        )
+    suite = suites.get(names[0])
     cells = suite_cells(suite, folder.parent) if folder.name == suite.name else own
     table = make_table(choose(suite, cells))
     return Page(
@@ -46,16 +50,6 @@ def bench_page(folder: Path) -> Page:
     )
 
 
-def _suite(cells: Sequence[Stored], folder: Path) -> Suite:
-    names = sorted({one.cell.suite for one in cells})
-    if len(names) > 1 or names[0] not in suites.available():
-        raise DataError(
-            f"{folder} holds cells of {', '.join(names)}. A page shows one suite that this version of dept knows: see "
-            "`dept bench list`."
-        )
-    return suites.get(names[0])
-
-
 def _gained(table: Results) -> Iterator[tuple[str, Line, Entry]]:
     """Column, row and entry of every gain, column by column, without the mean column."""
     for at, column in enumerate(table.columns):
@@ -64,26 +58,18 @@ def _gained(table: Results) -> Iterator[tuple[str, Line, Entry]]:
                 yield column, line, line.entries[at]
 
 
-def _tone(entry: Entry, *, lower: bool) -> Tone:
-    """good or bad if the interval excludes 0."""
-    if entry.gain is None or entry.interval is None:
-        return ""
-    low, high = (-entry.interval[1], -entry.interval[0]) if lower else entry.interval
-    return "good" if low > 0 else "bad" if high < 0 else ""
-
-
 def _verdict(table: Results) -> str:
     found, lower = list(_gained(table)), table.lower_is_better
     if not found:
         return f"{len(table.lines)} rows, none of them an adapted source model: there is no gain to report."
-    tones = [_tone(entry, lower=lower) for _, _, entry in found]
+    tones = [gain_tone(entry, lower=lower) for _, _, entry in found]
     unknown = sum(entry.interval is None for _, _, entry in found)
     tail = f" ({unknown} without interval)" if unknown else ""
     column, line, best = max(found, key=lambda one: (one[2].gain or 0.0) * (-1 if lower else 1))
     return (
         f"Of {len(found)} adaptations{tail}, {tones.count('good')} are clearly better and {tones.count('bad')} clearly "
         f"worse than their baseline. The largest gain is {line.label} on {column}: "
-        f"{_gain(best)} points{' of error' if lower else ''}."
+        f"{gain_words(best)} points{' of error' if lower else ''}."
     )
 
 
@@ -94,23 +80,21 @@ def _sections(table: Results, cells: Sequence[Stored]) -> Iterator[Section]:
         "over the row's own source model (with source data: over ERM) in points, with the paired 95 % interval."
     )
     yield Section("table", "Methods and shifts", lead, table=_table(table))
-    figures = _figures(table)
-    if figures:
+    rows: dict[str, list[tuple[str, Entry]]] = {}
+    for column, line, entry in _gained(table):
+        rows.setdefault(column, []).append((line.label, entry))
+    if rows:
+        span = gain_span([entry for _, _, entry in _gained(table)])  # one scale for all columns
+        figures = tuple(Figure(gain_chart(own, span, lower=lower), column) for column, own in rows.items())
         words = "Whiskers are paired 95 % intervals. Green is clearly better, red clearly worse, violet unclear."
         yield Section("gains", "Gains", words, figures)
-    trained = [one for one in cells if "accuracy" in one.result]
-    if trained:
-        yield Section("sources", "Source models", tiles=tuple(map(_source_tile, trained)))
-
-
-def _figures(table: Results) -> tuple[Figure, ...]:
-    """The gains of every column, on one scale."""
-    rows: dict[str, list[GainRow]] = {}
-    for column, line, entry in _gained(table):
-        row = GainRow(line.label, entry.gain or 0.0, *(entry.interval or (None, None)))
-        rows.setdefault(column, []).append(row)
-    span = gain_span([row for column in rows.values() for row in column])
-    return tuple(Figure(gain_chart(own, span, lower=table.lower_is_better), column) for column, own in rows.items())
+    sources = []
+    for one in cells:
+        if "accuracy" in one.result:
+            name = f"{one.cell.shift}, {one.cell.setting}, seed {one.cell.seed}"
+            sources.append(Tile(name, f"{100 * one.result['accuracy']:.1f} %", "held-out source accuracy"))
+    if sources:
+        yield Section("sources", "Source models", tiles=tuple(sources))
 
 
 def _table(table: Results) -> Table:
@@ -137,23 +121,12 @@ def _cell(entry: Entry, *, lower: bool, gain: bool) -> TableCell:
     per_class = f"{entry.per_class:.1f} per class" if entry.per_class is not None and gain else ""
     return TableCell(
         number(entry),
-        note=_gain(entry) if gain and entry.gain is not None else "",
+        note=gain_words(entry) if gain and entry.gain is not None else "",
         mark=entry.mark,
-        tone=_tone(entry, lower=lower),
+        tone=gain_tone(entry, lower=lower),
         extra=", ".join(filter(None, (per_class, seeds, paper))),
         best=entry.best,
     )
-
-
-def _gain(entry: Entry) -> str:
-    assert entry.gain is not None
-    ends = entry.interval
-    return signed(entry.gain, 1) + ("" if ends is None else f" [{signed(ends[0], 1)}, {signed(ends[1], 1)}]")
-
-
-def _source_tile(one: Stored) -> Tile:
-    name = f"{one.cell.shift}, {one.cell.setting}, seed {one.cell.seed}"
-    return Tile(name, f"{100 * one.result['accuracy']:.1f} %", "held-out source accuracy")
 
 
 def _folds(cells: Iterator[Stored]) -> Iterator[Fold]:

@@ -9,9 +9,6 @@ from dept.report.blocks import Gallery, Picture, Section, Tone
 from dept.report.measure import Measured
 from dept.report.summaries import changes
 
-_UNLABELLED = 48  # images shown where right and wrong are unknown
-_ORDER = "The most confident example of each kind of change comes first."
-
 
 def changed_section(measured: Measured | None, missing: str) -> Section:
     """Thumbnails of images whose predicted label changed, before → after."""
@@ -22,18 +19,16 @@ def changed_section(measured: Measured | None, missing: str) -> Section:
     if not found.total:
         return Section(key, title, missing="No prediction changed.")
     lead = f"{found.total:,} of {len(measured.images):,} labels changed"
-    kinds: list[tuple[str, tuple[int, ...], int, Tone, str]] = [
-        ("Now right", found.fixed, 24, "good", "✓"),
-        ("Now wrong", found.broken, 16, "bad", "✗"),
-        ("Wrong before and after", found.other, 8, "", "≠"),
-    ]
-    if measured.labels is None:
-        lead += "."
-        kinds = [("Changed", found.other, _UNLABELLED, "", "")]
-    else:
+    kinds: list[tuple[str, tuple[int, ...], int, Tone, str]] = [("Changed", found.other, 48, "", "")]
+    if measured.labels is not None:
+        kinds = [
+            ("Now right", found.fixed, 24, "good", "✓"),
+            ("Now wrong", found.broken, 16, "bad", "✗"),
+            ("Wrong before and after", found.other, 8, "", "≠"),
+        ]
         lead += (
             f": {len(found.fixed):,} from wrong to right, {len(found.broken):,} from right to wrong, "
-            f"{len(found.other):,} from one wrong class to another."
+            f"{len(found.other):,} from one wrong class to another"
         )
     galleries = []
     for name, indices, most, tone, mark in kinds:
@@ -41,7 +36,8 @@ def changed_section(measured: Measured | None, missing: str) -> Section:
         if chosen:
             images = [_picture(measured, index, tone, mark) for index in chosen]
             galleries.append(Gallery(f"{name}: {len(chosen)} of {len(indices):,}", images))
-    return Section(key, title, f"{lead} {_ORDER}", galleries=tuple(galleries))
+    lead += ". The most confident example of each kind of change comes first."
+    return Section(key, title, lead, galleries=tuple(galleries))
 
 
 def _varied(measured: Measured, indices: tuple[int, ...]) -> list[int]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 from dept.report.summaries import Bin, ClassRow
 from dept.report.svg import WIDTH, Frame, axes, clipped, number, path, signed, svg, text, tip
+from dept.runs.read import Curve
 
 _TOOLTIPS = 40
 _FEW = 5  # a bin of the reliability diagram with fewer images has an accuracy that is mostly chance
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line: its points, and the CSS class that gives its colour."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    css: str = "after"
+_LINES = ("after", "other1", "other2", "other3")
 
 
 def term_chart(name: str, steps: Sequence[int], values: Sequence[float], *, unit: str = "step") -> str:
@@ -32,19 +23,15 @@ def term_chart(name: str, steps: Sequence[int], values: Sequence[float], *, unit
     raw = path(frame, steps[::stride], values[::stride], "faint")
     main = path(frame, steps[::stride], mean[::stride], "after")
     label = f"{name} over {len(steps)} {unit}s: {number(mean[0])} at the start, {number(mean[-1])} at the end"
-    return svg(frame.width, frame.height, label, axes(frame, x_name=unit), raw, main, _hover(frame, steps, values))
-
-
-def _hover(frame: Frame, xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Invisible strips with a tooltip for each value."""
-    stride = max(1, len(xs) // _TOOLTIPS)
-    wide = (frame.width - frame.left - frame.right) / max(1, len(xs) / stride)
+    stride = max(1, len(steps) // _TOOLTIPS)
+    wide = (frame.width - frame.left - frame.right) / max(1, len(steps) / stride)
     tall = frame.height - frame.top - frame.bottom
-    return "".join(
+    strips = [  # invisible, with a tooltip each
         f'<rect x="{frame.px(x) - wide / 2:.1f}" y="{frame.top:g}" width="{wide:.1f}" height="{tall:g}" '
         f'class="hover">{tip(f"step {x:g}: {number(y)}")}</rect>'
-        for x, y in list(zip(xs, ys, strict=True))[::stride]
-    )
+        for x, y in list(zip(steps, values, strict=True))[::stride]
+    ]
+    return svg(frame.width, frame.height, label, axes(frame, x_name=unit), raw, main, *strips)
 
 
 def smooth(values: Sequence[float], reach: int) -> list[float]:
@@ -65,22 +52,22 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def accuracy_chart(series: Sequence[Series]) -> str:
+def accuracy_chart(curves: Sequence[Curve]) -> str:
     """Accuracy over steps, with a dot for every score and the name at the end of each line."""
-    values = [value for one in series for value in one.ys]
-    low, high = _range(values)
-    last = max(max(one.xs) for one in series)
+    low, high = _range([value for curve in curves for value in curve.values])
+    last = max(max(curve.steps) for curve in curves)
     frame = Frame((0, last or 1), (max(0.0, low), min(1.0, high)), height=150, right=96)
     parts = [axes(frame, x_name="step", percent_y=True)]
-    ends = _apart([frame.py(one.ys[-1]) for one in series], 12, frame.height - frame.bottom)
-    for one, end in zip(series, ends, strict=True):
-        parts.append(path(frame, one.xs, one.ys, one.css))
-        for x, y in zip(one.xs, one.ys, strict=True):
-            note = tip(f"{one.name}, step {x:g}: {100 * y:.1f} %")
-            parts.append(f'<circle cx="{frame.px(x):.1f}" cy="{frame.py(y):.1f}" r="3" class="dot {one.css}">{note}')
-            parts.append("</circle>")
-        parts.append(text(frame.width - frame.right + 7, end + 3.5, one.name, css=f"label {one.css}"))
-    label = "; ".join(f"{one.name} {100 * one.ys[0]:.1f} to {100 * one.ys[-1]:.1f} percent" for one in series)
+    ends = _apart([frame.py(curve.values[-1]) for curve in curves], 12, frame.height - frame.bottom)
+    for curve, end, css in zip(curves, ends, cycle(_LINES), strict=False):
+        parts.append(path(frame, curve.steps, curve.values, css))
+        for x, y in zip(curve.steps, curve.values, strict=True):
+            note = tip(f"{curve.name}, step {x:g}: {100 * y:.1f} %")
+            place = f'cx="{frame.px(x):.1f}" cy="{frame.py(y):.1f}" r="3"'
+            parts.append(f'<circle {place} class="dot {css}">{note}</circle>')
+        parts.append(text(frame.width - frame.right + 7, end + 3.5, curve.name, css=f"label {css}"))
+    spans = [f"{one.name} {100 * one.values[0]:.1f} to {100 * one.values[-1]:.1f} percent" for one in curves]
+    label = "; ".join(spans)
     return svg(frame.width, frame.height, f"Accuracy over steps: {label}", *parts)
 
 
@@ -90,7 +77,7 @@ def _apart(places: Sequence[float], gap: float, lowest: float) -> list[float]:
     moved = list(places)
     for before, after in pairwise(order):
         moved[after] = max(moved[after], moved[before] + gap)
-    excess = max([moved[order[-1]] - lowest, 0.0]) if order else 0.0
+    excess = max(0.0, max(moved) - lowest)
     return [value - excess for value in moved]
 
 

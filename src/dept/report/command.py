@@ -100,7 +100,5 @@ def _flags(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[s
             continue
         if isinstance(value, bool):
             yield flag(name if value else f"no_{name}")
-        elif isinstance(value, list):
-            yield from (flag(name), *map(str, value))
         else:
-            yield from (flag(name), str(value))
+            yield from (flag(name), *map(str, value if isinstance(value, list) else [value]))

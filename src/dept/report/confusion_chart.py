@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dept.report.svg import WIDTH, clipped, signed, svg, text, tip
 
 
-def confusion_change_chart(matrix: Sequence[Sequence[int]], names: Sequence[str], row_totals: Sequence[int]) -> str:
-    """Change of a confusion matrix in images. The colour says better or worse."""
+def confusion_chart(matrix: Sequence[Sequence[int]], names: Sequence[str], totals: Sequence[int] | None) -> str:
+    """Change of a confusion matrix in images, coloured by better or worse.
 
-    def cell(i: int, j: int) -> tuple[str, str, str]:
-        value = matrix[i][j]
-        tone = "good" if (value > 0) == (i == j) else "bad"
-        return tone, signed(value), f"{names[i]} predicted as {names[j]}: {signed(value)} of {row_totals[i]} images"
+    Without labels, images that moved from one predicted class (row) to another (column).
 
-    label = "Change of the confusion matrix in images. Rows are true classes, columns are predicted classes."
-    return _grid(matrix, names, label, cell)
-
-
-def relabelled_chart(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """How many images moved from one predicted class (row) to another (column)."""
-
-    def cell(i: int, j: int) -> tuple[str, str, str]:
-        return "moved", str(matrix[i][j]), f"{matrix[i][j]} images: {names[i]} → {names[j]}"
-
+    Args:
+        totals: number of images of each true class, None without labels.
+    """
     label = "Images whose label changed. Rows are labels before, columns are labels after."
-    return _grid(matrix, names, label, cell)
-
-
-def _grid(
-    matrix: Sequence[Sequence[int]], names: Sequence[str], label: str, cell: Callable[[int, int], tuple[str, str, str]]
-) -> str:
-    """A square of cells with names on two sides. `cell` gives tone, text and tooltip of a cell that is not zero."""
+    if totals:
+        label = "Change of the confusion matrix in images. Rows are true classes, columns are predicted classes."
     left = min(92.0, 12 + 5.6 * min(14, max(len(name) for name in names)))
     side, top = (WIDTH - left - 16) / len(names), 12 + (left - 12) * 0.86
     largest = max(1, max(abs(value) for row in matrix for value in row))
@@ -43,7 +28,12 @@ def _grid(
         turned = f"translate({x + side / 2 + 3:.1f} {top - 5:.1f}) rotate(-60)"
         parts.append(f'<g transform="{turned}">{text(0, 0, clipped(name, 14), css="label")}</g>')
         for j, value in enumerate(matrix[i]):
-            tone, words, note = cell(i, j) if value else ("none", "", f"{name}, {names[j]}: no change")
+            tone, words, note = "none", "", f"{name}, {names[j]}: no change"
+            if value and totals:
+                tone, words = "good" if (value > 0) == (i == j) else "bad", signed(value)
+                note = f"{name} predicted as {names[j]}: {words} of {totals[i]} images"
+            elif value:
+                tone, words, note = "moved", str(value), f"{value} images: {name} → {names[j]}"
             # The square root keeps single images visible beside hundreds.
             strength = 0.12 + 0.88 * (abs(value) / largest) ** 0.5 if value else 0.07
             parts.append(_cell(left + j * side, y, side, tone, strength, words, note))

@@ -8,15 +8,20 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dept.report import embedding
 from dept.report.blocks import Figure, Section
 from dept.report.measure import Measured
 from dept.report.svg import clipped, svg, text, tip
 
-SHAPES = 4
 COLOURS = 8
+# Small closed shapes as path data: circle, square, triangle, diamond. First where each begins, from its centre.
+SHAPES = (
+    (2.0, 0.0, "a2 2 0 1 0 4 0a2 2 0 1 0-4 0z"),
+    (1.9, 1.9, "h3.8v3.8h-3.8z"),
+    (0.0, 2.5, "l2.4 4.3h-4.8z"),
+    (0.0, 2.7, "l2.7 2.7l-2.7 2.7l-2.7-2.7z"),
+)
 _COLOURED = 24  # classes that colour and shape can tell apart
 
 
@@ -27,9 +32,11 @@ def features_section(measured: Measured | None, missing: str, rule: Literal["aut
         return Section(key, title, missing=missing or "At least three images are needed.")
     how = embedding.choose(rule, len(measured.images))
     readouts = [one for one in (measured.before, measured.after) if one is not None]
-    placed = embedding.project([one.features.numpy() for one in readouts], how)
-    truth = measured.labels if measured.labels is not None else measured.after.predicted
-    groups = _groups(truth, len(measured.classes))
+    placed = (embedding.pca if how == "pca" else embedding.tsne)([one.features.numpy() for one in readouts])
+    groups = (measured.after.predicted if measured.labels is None else measured.labels).tolist()
+    if len(measured.classes) > _COLOURED:
+        common = {group for group, _ in Counter(groups).most_common(_COLOURED)}
+        groups = [group if group in common else -1 for group in groups]
     titles = ["Before", "After"] if len(readouts) == 2 else ["Features"]
     figures = [
         Figure(scatter(points, groups, measured.classes, f"Features of the images, {name.lower()}"), name)
@@ -40,15 +47,6 @@ def features_section(measured: Measured | None, missing: str, rule: Literal["aut
     if len(readouts) == 2:
         axes += ", both on the same axes" if how == "pca" else ", the second started from the first"
     return Section(key, title, f"One point per image, coloured by {by} class. {axes}.", tuple(figures))
-
-
-def _groups(labels: Tensor, classes: int) -> list[int]:
-    """The class of each image, or −1 for the less common classes if there are too many to tell apart."""
-    values = [int(value) for value in labels]
-    if classes <= _COLOURED:
-        return values
-    common = {value for value, _ in Counter(values).most_common(_COLOURED)}
-    return [value if value in common else -1 for value in values]
 
 
 def scatter(points: NDArray[np.floating[Any]], groups: Sequence[int], names: Sequence[str], label: str) -> str:
@@ -63,7 +61,8 @@ def scatter(points: NDArray[np.floating[Any]], groups: Sequence[int], names: Seq
     taken: list[tuple[float, float, float]] = []
     for group in sorted(set(groups)):
         inside = [i for i, own in enumerate(groups) if own == group]
-        shapes = "".join(_shape(float(xs[i]), float(ys[i]), max(0, group) // COLOURS) for i in inside)
+        dx, dy, shape = SHAPES[max(0, group) // COLOURS % len(SHAPES)]
+        shapes = "".join(f"M{xs[i] - dx:.1f} {ys[i] - dy:.1f}{shape}" for i in inside)
         colour = "rest" if group < 0 else f"c{group % COLOURS}"
         note = tip(f"{names[group] if group >= 0 else 'other classes'}: {len(inside)} images")
         dots.append(f'<path d="{shapes}" class="points {colour}">{note}</path>')
@@ -81,15 +80,3 @@ def _free_height(x: float, y: float, half: float, taken: list[tuple[float, float
             taken.append((x, y + shift, half))
             return y + shift
     return y
-
-
-def _shape(x: float, y: float, number: int) -> str:
-    """A small closed shape as path data: circle, square, triangle, diamond."""
-    kind = number % SHAPES
-    if kind == 0:
-        return f"M{x - 2:.1f} {y:.1f}a2 2 0 1 0 4 0a2 2 0 1 0-4 0z"
-    if kind == 1:
-        return f"M{x - 1.9:.1f} {y - 1.9:.1f}h3.8v3.8h-3.8z"
-    if kind == 2:
-        return f"M{x:.1f} {y - 2.5:.1f}l2.4 4.3h-4.8z"
-    return f"M{x:.1f} {y - 2.7:.1f}l2.7 2.7l-2.7 2.7l-2.7-2.7z"

@@ -138,12 +138,12 @@ def _models(run: RunFiles, options: ReportOptions) -> tuple[Model | None, Model]
     written = run.adapter if adapts else run.model
     if written is None:
         raise Missing(f"The run has not written {'adapter' if adapts else 'model'}.safetensors yet.")
-    after = None if adapts else load_model(written).to(device).eval()
+    after = None if adapts else load_model(written).to(device)
     if run.kind == "train" and after is not None:
         return None, after
-    source = _place(options.model, run.inputs.get("model"), "model", "`model`")
+    source = options.model or _place(run.inputs.get("model"), "model", "`model`")
     try:
-        before = load_model(source).to(device).eval()
+        before = load_model(source).to(device)
         after = after or apply_adapter(load_model(source), load_adapter(written, before)).to(device).eval()
     except DataError as error:
         if options.model is not None:
@@ -164,16 +164,16 @@ def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageS
         recorded = None if run.kind == "train" else run.protocol.get("list_sha256")
         used = decodable(found) if recorded is not None and run.result.get("skipped") else found
         same = None if recorded is None else recorded == list_hash(used)
+    sample = found
     if 0 < options.limit < len(found):
-        chosen = sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit))
-        return decodable(found.take(chosen)), len(found), same
-    return decodable(found), len(found), same
+        sample = found.take(sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit)))
+    return decodable(sample), len(found), same
 
 
 def _held_out(run: RunFiles, model: Model) -> ImageSet:
     """The held-out images of a source training, split off its sources again."""
     recorded: list[str | None] = [*run.sources] or [None]
-    places = [_place(None, place, "images", IMAGES) for place in recorded]
+    places = [_place(place, "images", IMAGES) for place in recorded]
     names = run.protocol.get("domains")  # only for several sources
     try:
         given = dict(zip(names, places, strict=True)) if names else places[0]
@@ -198,17 +198,15 @@ def _found(run: RunFiles, options: ReportOptions, model: Model) -> ImageSet:
             raise Missing(f"The images of the stream were not found. If they moved, pass them as {IMAGES}.")
         return ImageSet(Path(), paths)
     name = "score" if "score" in run.inputs else "images"
-    place = _place(None, run.inputs.get(name), "images", IMAGES)
+    place = _place(run.inputs.get(name), "images", IMAGES)
     try:
         return find_labelled(place, model.classes) if name == "score" else find_images(place)
     except DataError as error:
         raise Missing(str(error)) from error
 
 
-def _place(given: Path | None, recorded: str | None, what: str, parameter: str) -> Path:
-    """Where an input is: the path that the user gave, else the one that the run recorded, if it still exists."""
-    if given is not None:
-        return given
+def _place(recorded: str | None, what: str, parameter: str) -> Path:
+    """Where an input is, by the path that the run recorded, if it still exists."""
     if recorded is None:
         raise Missing(f"The run does not record where its {what} came from. Pass {parameter}.")
     if not Path(recorded).exists():

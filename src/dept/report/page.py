@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from dept._version import __version__
@@ -21,7 +22,8 @@ def write_report(
         folder: output of `dept adapt`, `uda`, `train` or `stream`, or `benchmarks/results/SUITE`.
         out: the file to write. Default: report.html in the folder.
     """
-    _require_jinja()  # fail before the slow part
+    if not find_spec("jinja2"):  # fail before the slow part
+        raise missing_extra("jinja2", "report")
     file = Path(out) if out is not None else Path(folder) / "report.html"
     check_output(file, keep=lambda there: there.suffix.lower() not in (".html", ".htm"))
     page = make_page(Path(folder), options or ReportOptions())
@@ -44,7 +46,6 @@ def make_page(folder: Path, options: ReportOptions) -> Page:
 
 def render(page: Page) -> str:
     """The page as one HTML file with styles and images inside: no scripts, nothing to fetch."""
-    _require_jinja()
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -57,10 +58,3 @@ def render(page: Page) -> str:
     style = (files("dept.report") / "templates" / "style.css").read_text(encoding="utf-8")
     html: str = environment.get_template("page.html").render(page=page, style=style, version=__version__)
     return html
-
-
-def _require_jinja() -> None:
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("jinja2", "report") from error

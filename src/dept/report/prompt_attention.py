@@ -36,7 +36,14 @@ def attention_section(measured: Measured | None, missing: str) -> Section:
         "from its own minimum (dark) to its own maximum (bright). “All” is the mean over the prompts of the stage, and "
         "a number is the most focused prompt."
     )
-    return Section(key, title, lead, galleries=tuple(galleries), table=_share_table(stages))
+    header = ["last layer of", "prompts → patches", "prompts → CLS", "prompts → prompts", "CLS → prompts"]
+    rows = []
+    for stage, attention in stages.items():
+        shares = attention.shares()
+        values = [shares[name] for name in ("patches", "prefix", "prompts", "cls_to_prompts")]
+        rows.append([TableCell(f"stage {stage}"), *(TableCell(f"{100 * value:.0f} %") for value in values)])
+    table = Table(header, rows, ("Share of the attention from one kind of token to another.",))
+    return Section(key, title, lead, galleries=tuple(galleries), table=table)
 
 
 def _examples(measured: Measured) -> list[int]:
@@ -68,13 +75,3 @@ def _heat_maps(measured: Measured, index: int, row: int, stages: dict[int, Stage
         alt = f"attention, {caption}: the brightest patch gets {peak:.1f} times the mean"
         made.append(Picture(pictures.data_uri(pictures.heat_over(view, heat)), alt, caption))
     return made
-
-
-def _share_table(stages: dict[int, StageAttention]) -> Table:
-    header = ["last layer of", "prompts → patches", "prompts → CLS", "prompts → prompts", "CLS → prompts"]
-    rows = []
-    for stage, attention in stages.items():
-        shares = attention.shares()
-        values = [shares[name] for name in ("patches", "prefix", "prompts", "cls_to_prompts")]
-        rows.append([TableCell(f"stage {stage}"), *(TableCell(f"{100 * value:.0f} %") for value in values)])
-    return Table(header, rows, ("Share of the attention from one kind of token to another.",))

@@ -15,7 +15,7 @@ from dept.report import charts, summaries
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
 from dept.report.changed_labels import changed_section
 from dept.report.command import reproduce
-from dept.report.confusion_chart import confusion_change_chart, relabelled_chart
+from dept.report.confusion_chart import confusion_chart
 from dept.report.feature_map import features_section
 from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
 from dept.report.prompt_attention import attention_section
@@ -29,7 +29,6 @@ _TERMS = {
     "cls": "CLS distillation",
     "prompt": "Prompt consistency",
 }
-_LINES = ("after", "other1", "other2", "other3")
 
 
 def run_page(folder: Path, options: ReportOptions) -> Page:
@@ -96,12 +95,8 @@ def _curves(run: RunFiles) -> Section:
     if scores:
         # A read-out that exists only at the end makes no line. But a run that has just begun has only single points.
         lasting = [curve for curve in scores if len(curve.steps) > 1] or scores
-        lines = [
-            charts.Series(curve.name, curve.steps, curve.values, _LINES[number % len(_LINES)])
-            for number, curve in enumerate(lasting)
-        ]
-        figures.append(Figure(charts.accuracy_chart(lines), "Accuracy"))
-        if run.kind != "train" and all(len(line.xs) <= 2 for line in lines):
+        figures.append(Figure(charts.accuracy_chart(lasting), "Accuracy"))
+        if run.kind != "train" and all(len(curve.steps) <= 2 for curve in lasting):
             scored = " Accuracy was evaluated only before and after. `eval_every` adds points in between."
     for curve in terms:
         name = _TERMS.get(curve.name, curve.name.replace("_", " ").capitalize())
@@ -150,7 +145,16 @@ def _calibration(measured: Measured | None, missing: str) -> Section:
 def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
     """Bars per class and, beside them, which class is taken for which."""
     key, title = "classes", "Classes"
-    rows, what = _class_rows(run, measured)
+    rows: list[summaries.ClassRow] = []
+    what = "Accuracy per class"
+    if measured is not None:
+        old, new = measured.before.predicted if measured.before else None, measured.after.predicted
+        rows = summaries.class_rows(old, new, measured.labels, measured.classes)
+        what = what if measured.labels is not None else "Share of predictions per class"
+    elif "before" in run.result:
+        before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
+        rows = [summaries.ClassRow(name, None, before.get(name), value) for name, value in after.items()]
+        what += ", as recorded"
     if not rows:
         return Section(key, title, missing=missing or "The run has no labels and no recorded predictions.")
     few = summaries.shortened(rows)
@@ -164,29 +168,16 @@ def _classes(run: RunFiles, measured: Measured | None, missing: str) -> Section:
     return Section(key, title, figures=tuple(figures))
 
 
-def _class_rows(run: RunFiles, measured: Measured | None) -> tuple[list[summaries.ClassRow], str]:
-    if measured is not None:
-        old = measured.before.predicted if measured.before else None
-        new = measured.after.predicted
-        if measured.labels is not None:
-            return summaries.class_accuracies(old, new, measured.labels, measured.classes), "Accuracy per class"
-        return summaries.class_shares(old, new, measured.classes), "Share of predictions per class"
-    if "before" not in run.result:
-        return [], ""
-    before, after = run.result["before"]["per_class"], run.result["after"]["per_class"]
-    rows = [summaries.ClassRow(name, None, before.get(name), value) for name, value in after.items()]
-    return rows, "Accuracy per class, as recorded"
-
-
 def _confusion(measured: Measured) -> list[Figure]:
     """Change of the confusion matrix, or, without labels, moves between classes. Empty if no prediction changed."""
     assert measured.before is not None
     old, new, classes = measured.before.predicted, measured.after.predicted, measured.classes
     if measured.labels is None:
-        matrix = summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
+        title, matrix = "Moves between classes", summaries.confusion(old, new, len(classes)).fill_diagonal_(0)
         caption = "Images by their label before (rows) and after (columns). Images that kept their label are left out."
     else:
-        matrix = summaries.confusion_change(old, new, measured.labels, len(classes))
+        after, before = (summaries.confusion(measured.labels, one, len(classes)) for one in (new, old))
+        title, matrix = "Change of the confusion matrix", after - before
         caption = (
             "Confusion matrix after minus before, in images. Rows are true classes, columns are predicted classes. "
             "Green is better (more on the diagonal, fewer elsewhere), red is worse."
@@ -197,10 +188,8 @@ def _confusion(measured: Measured) -> list[Figure]:
     if len(chosen) < len(classes):
         caption += f" Shown: the {len(chosen)} of {len(classes)} classes with the most changes."
     names, part = [classes[i] for i in chosen], matrix[chosen][:, chosen].tolist()
-    if measured.labels is None:
-        return [Figure(relabelled_chart(part, names), "Moves between classes", caption)]
-    totals = [int((measured.labels == i).sum()) for i in chosen]
-    return [Figure(confusion_change_chart(part, names, totals), "Change of the confusion matrix", caption)]
+    totals = None if measured.labels is None else [int((measured.labels == i).sum()) for i in chosen]
+    return [Figure(confusion_chart(part, names, totals), title, caption)]
 
 
 def _cost(spent: Cost, run: RunFiles) -> Section:

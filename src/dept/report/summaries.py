@@ -15,10 +15,8 @@ BINS = 15  # as in `metrics.expected_calibration_error`
 
 @dataclass(frozen=True)
 class Bin:
-    """Images whose confidence is in [low, high): their number, mean confidence and accuracy."""
+    """Images of similar confidence: their number, mean confidence and accuracy."""
 
-    low: float
-    high: float
     count: int
     confidence: float
     accuracy: float
@@ -75,7 +73,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> list
         here = which == number
         if bool(here.any()):
             mean, accuracy = float(confidence[here].double().mean()), float(correct[here].mean())
-            found.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), mean, accuracy))
+            found.append(Bin(int(here.sum()), mean, accuracy))
     return found
 
 
@@ -93,24 +91,16 @@ def gain(before: Tensor, after: Tensor, labels: Tensor) -> Gain:
     return Gain(len(labels), float(old.double().mean()), float(new.double().mean()), low, high)
 
 
-def class_accuracies(before: Tensor | None, after: Tensor, labels: Tensor, classes: Sequence[str]) -> list[ClassRow]:
-    """Accuracy of every class that has images."""
+def class_rows(before: Tensor | None, after: Tensor, labels: Tensor | None, classes: Sequence[str]) -> list[ClassRow]:
+    """Accuracy of every class that has images. Without labels, its share of the predictions if it has any."""
     rows = []
     for number, name in enumerate(classes):
-        here = labels == number
-        if bool(here.any()):
-            old = None if before is None else float((before[here] == number).double().mean())
-            rows.append(ClassRow(name, int(here.sum()), old, float((after[here] == number).double().mean())))
-    return rows
-
-
-def class_shares(before: Tensor | None, after: Tensor, classes: Sequence[str]) -> list[ClassRow]:
-    """Share of the predictions for every class that was predicted at least once."""
-    total, rows = len(after), []
-    for number, name in enumerate(classes):
-        new, old = int((after == number).sum()), None if before is None else int((before == number).sum())
-        if new or old:
-            rows.append(ClassRow(name, new, None if old is None else old / total, new / total))
+        here = torch.full_like(after, True, dtype=torch.bool) if labels is None else labels == number
+        new, old = after[here] == number, None if before is None else before[here] == number
+        count = int((new if labels is None else here).sum())
+        if count or (labels is None and old is not None and bool(old.any())):
+            share = None if old is None else float(old.double().mean())
+            rows.append(ClassRow(name, count, share, float(new.double().mean())))
     return rows
 
 
@@ -125,11 +115,6 @@ def shortened(rows: Sequence[ClassRow], most: int = 24) -> list[ClassRow]:
 def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
     """Counts (C, C): rows are true classes, columns are predicted classes."""
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
-
-
-def confusion_change(before: Tensor, after: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Confusion matrix after minus before, in images (C, C); every row sums to zero."""
-    return confusion(labels, after, classes) - confusion(labels, before, classes)
 
 
 def busiest(matrix: Tensor, most: int = 14) -> list[int]:

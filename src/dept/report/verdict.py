@@ -31,16 +31,26 @@ def measured_label_free(run: RunFiles, measured: Measured | None) -> LabelFree |
 
 def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     """The sentence and its tone."""
-    if run.kind == "train" and run.result:
-        return _trained(run.result), ""
+    result = run.result
+    if run.kind == "train" and result:
+        return (
+            f"Source training reached {100 * result['accuracy']:.1f} % on {result['held_out']:,} held-out source "
+            f"images in epoch {result['best_epoch'] + 1} of {result['epochs']}, after training on "
+            f"{result['images']:,} images. This says nothing yet about other domains."
+        ), ""
     found, free = measured_gain(measured), measured_label_free(run, measured)
     if found is not None:
         return _paired(found, free)
-    if "before" in run.result:
-        return _recorded(run.result)
+    if "before" in result:
+        return _recorded(result)
     if free is not None:
-        return _unlabelled(free, len(measured.images) if measured is not None else run.result["images"])
-    return _unfinished(run), "unclear"
+        return _unlabelled(free, len(measured.images) if measured is not None else result["images"])
+    if run.kind == "stream":
+        seen = [row["confidence"] for row in run.predictions if "label" in row]
+        mean = 100 * sum(seen) / max(1, len(seen))
+        return f"{UNKNOWN} The stream predicted {len(seen):,} images with a mean confidence of {mean:.1f} %.", "unclear"
+    done, planned = progress(run.events)
+    return f"The run is not finished: {done:,} of {planned:,} steps are done.", "unclear"
 
 
 def _paired(found: Gain, free: LabelFree | None) -> tuple[str, Tone]:
@@ -84,23 +94,6 @@ def _warned(sentence: str, free: LabelFree | None) -> tuple[str, Tone]:
     return (f"{sentence} {warning}", "bad") if warning else (sentence, "unclear")
 
 
-def _trained(result: Result) -> str:
-    return (
-        f"Source training reached {100 * result['accuracy']:.1f} % on {result['held_out']:,} held-out source images in "
-        f"epoch {result['best_epoch'] + 1} of {result['epochs']}, after training on {result['images']:,} images. This "
-        "says nothing yet about other domains."
-    )
-
-
-def _unfinished(run: RunFiles) -> str:
-    if run.kind == "stream":
-        good = [row for row in run.predictions if "label" in row]
-        mean = sum(row["confidence"] for row in good) / max(1, len(good))
-        return f"{UNKNOWN} The stream predicted {len(good):,} images with a mean confidence of {100 * mean:.1f} %."
-    done, planned = progress(run.events)
-    return f"The run is not finished: {done:,} of {planned:,} steps are done."
-
-
 def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]:
     """What is needed to read the numbers: sample, image list, disagreement with the run's own scores, notes."""
     said = [f"Measured without the images. {missing}"] if missing else []
@@ -112,21 +105,15 @@ def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]
             said.append("Measured on the held-out source images.")
         if measured.same_list is False and run.kind in ("adapt", "uda"):
             said.append("These are not exactly the images that the run adapted to: the list of files differs.")
-        said += _disagreement(run.result, measured)
+    found = measured_gain(measured)
+    if found is not None and "before" in run.result:
+        before, after, count = run.result["before"]["top1"], run.result["after"]["top1"], run.result["after"]["n"]
+        if count != found.count or max(abs(before - found.before), abs(after - found.after)) >= DIFFERS:
+            scores = f"{100 * before:.1f} % before and {100 * after:.1f} % after, on {count:,} images"
+            said.append(f"The run itself recorded {scores}.")
     if run.result.get("skipped"):
         said.append(f"{len(run.result['skipped'])} files could not be decoded and were skipped.")
     return said + [str(note) for note in run.result.get("notes", [])]
-
-
-def _disagreement(result: Result, measured: Measured) -> list[str]:
-    """The run's own scores, if they differ or were taken on other images."""
-    found = measured_gain(measured)
-    if found is None or "before" not in result:
-        return []
-    before, after, count = result["before"]["top1"], result["after"]["top1"], result["after"]["n"]
-    if count == found.count and max(abs(before - found.before), abs(after - found.after)) < DIFFERS:
-        return []
-    return [f"The run itself recorded {100 * before:.1f} % before and {100 * after:.1f} % after, on {count:,} images."]
 
 
 def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
@@ -144,9 +131,8 @@ def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
     if free is not None:
         before, after = free["before"], free["after"]
         made.append(Tile("predictions changed", f"{100 * free['changed']:.1f} %"))
-        made.append(
-            Tile("mean confidence", f"{100 * after['confidence']:.1f} %", f"before {100 * before['confidence']:.1f} %")
-        )
+        old = f"before {100 * before['confidence']:.1f} %"
+        made.append(Tile("mean confidence", f"{100 * after['confidence']:.1f} %", old))
         made.append(Tile("mean entropy, nats", f"{after['entropy']:.2f}", f"before {before['entropy']:.2f}"))
         if found is None:
             old = f"before {before['effective_classes']:.1f}"
