@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dept.data.datasets.check import Finding, some
+from dept.data.datasets.check import Finding
 from dept.data.datasets.scan import Contents, read_list, read_tree, sub_folders
-from dept.data.images import ImageSet
+from dept.data.images import ImageSet, some
 from dept.errors import DataError, UsageError
 
 WNID = re.compile(r"n\d{8}")
