@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,6 @@ class Demo:
     seconds: float
     reports: list[Path]
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def run_demo(
     out: str | Path,
@@ -131,20 +127,17 @@ def run_demo(
     reports: list[Path] = []
     for variant in variants:
         models[variant] = _source_file(out / f"source-{variant}", variant, retrain, seed, listener)
-        rows.append(_source_row(variant, models[variant], images))
-        for method in ADAPTING:
-            own = settings if method == "dept" else {}
-            rows.append(_adapted_row(method, variant, models[variant], images, out, seed, listener, own))
-        reports += _report(out / f"dept-{variant}")
+        begun = time.perf_counter()
+        top1 = evaluate(load_model(models[variant]), images)["top1"]
+        rows.append(Row(f"Source-{variant}", top1, top1, 0, 0, time.perf_counter() - begun))
+        for method, own in ADAPTING.items():
+            options = own | (settings if method == "dept" else {}) | {"seed": seed, "listener": listener}
+            rows.append(_adapted_row(method, variant, models[variant], images, out, **options))
+        if find_spec("jinja2"):  # the templates' engine
+            # All digits. PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
+            shown = ReportOptions(limit=0, projection="pca")
+            reports.append(write_report(out / f"dept-{variant}", options=shown)[0])
     return Demo(images, models, rows, time.perf_counter() - start, reports)
-
-
-def _report(run: Path) -> list[Path]:
-    """The page about a run, on all digits; none where the templates' engine is not installed."""
-    if not find_spec("jinja2"):
-        return []
-    # PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
-    return [write_report(run, options=ReportOptions(limit=0, projection="pca"))[0]]
 
 
 def _write(folder: Path, *, rendered: int = 0, limit: int = 0, seed: int = 0) -> None:
@@ -168,37 +161,12 @@ def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener:
     return train_source(folder, variant=variant, seed=seed, listener=listener)
 
 
-def _source_row(variant: str, file: Path, images: Path) -> Row:
-    start = time.perf_counter()
-    top1 = evaluate(load_model(file), images)["top1"]
-    return Row(f"Source-{variant}", top1, top1, 0, 0, time.perf_counter() - start)
-
-
-def _adapted_row(
-    method: str,
-    variant: str,
-    model: Path,
-    images: Path,
-    out: Path,
-    seed: int,
-    listener: Listener,
-    settings: dict[str, Any],
-) -> Row:
-    start = time.perf_counter()
-    run = adapt(
-        model,
-        images,
-        out=out / f"{method}-{variant}",
-        method=method,
-        score_on=images,
-        overwrite=True,
-        seed=seed,
-        listener=listener,
-        **(ADAPTING[method] | settings),
-    )
-    result, name = run.result, methods.card(method).title
+def _adapted_row(method: str, variant: str, model: Path, images: Path, out: Path, **options: Any) -> Row:
+    start, folder = time.perf_counter(), out / f"{method}-{variant}"
+    run = adapt(model, images, out=folder, method=method, score_on=images, overwrite=True, **options)
+    result = run.result
     return Row(
-        f"{name}-{variant}",
+        f"{methods.card(method).title}-{variant}",
         result["before"]["top1"],
         result["after"]["top1"],
         result["tunable_model"],
