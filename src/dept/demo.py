@@ -19,7 +19,7 @@ from typing import Any
 from dept import methods
 from dept.bench.suites.digits import ADAPTING, AUGMENT, CLASSES, EMBEDDED, PROMPTS, STAGES, TRAINING
 from dept.data.digits import real_digits, rendered_digits, write_digits
-from dept.errors import UsageError, missing_extra
+from dept.errors import UsageError
 from dept.inference import evaluate
 from dept.models.files import load_model
 from dept.models.model import Model, create_model
@@ -61,7 +61,7 @@ def train_source(
 ) -> Path:
     """Train a source model on freshly rendered digits; returns its file. `settings` override `TRAINING`."""
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder), rendered=RENDERED, seed=seed)
+        write_digits(Path(folder), rendered_digits(RENDERED, seed=seed))
         run = train(
             source_model(variant, seed=seed),
             folder,
@@ -121,7 +121,8 @@ def run_demo(
         raise UsageError(f"`limit` must be at least 0 (all images), found {limit}.")
     start, out = time.perf_counter(), Path(out)
     images = out / ("real" if not limit else f"real-{limit}")
-    _write(images, limit=limit)
+    digits, labels = real_digits()
+    write_digits(images, (digits[: limit or None], labels[: limit or None]))
     models: dict[str, Path] = {}
     rows: list[Row] = []
     reports: list[Path] = []
@@ -138,16 +139,6 @@ def run_demo(
             shown = ReportOptions(limit=0, projection="pca")
             reports.append(write_report(out / f"dept-{variant}", options=shown)[0])
     return Demo(images, models, rows, time.perf_counter() - start, reports)
-
-
-def _write(folder: Path, *, rendered: int = 0, limit: int = 0, seed: int = 0) -> None:
-    """Write rendered digits, or the real ones, as a labelled folder."""
-    try:
-        digits = rendered_digits(rendered, seed=seed) if rendered else real_digits()
-    except ImportError as error:
-        raise missing_extra("matplotlib" if rendered else "scikit-learn", "report") from error
-    images, labels = digits
-    write_digits(folder, (images[: limit or None], labels[: limit or None]))
 
 
 def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener: Listener) -> Path:

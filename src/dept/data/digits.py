@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from dept.errors import missing_extra
+
 __all__ = ["FONTS", "font_files", "real_digits", "rendered_digits", "write_digits"]
 
 Images = npt.NDArray[np.uint8]
@@ -144,7 +146,7 @@ def _extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"The digits need {module.split('.')[0]}: pip install 'dept[report]'") from error
+        raise missing_extra(module.split(".")[0], "report") from error
 
 
 @lru_cache(maxsize=2)

@@ -64,24 +64,21 @@ def write_tree(
 
 def large_enough(images: ImageSet) -> ImageSet:
     """The images that corruptions are defined on; smaller ones move to `skipped`. A DataError if none is left."""
-    sizes = [_size(path) for path in images.paths]
-    good = [index for index, size in enumerate(sizes) if min(size) >= SMALLEST_SIDE]
-    small = [
-        (path, f"{width} x {height} pixels, and each side needs at least {SMALLEST_SIDE}")
-        for path, (width, height) in zip(images.paths, sizes, strict=True)
-        if min(width, height) < SMALLEST_SIDE
-    ]
+    good: list[int] = []
+    small: list[tuple[Path, str]] = []
+    for index, path in enumerate(images.paths):
+        with Image.open(path) as image:
+            width, height = image.size
+        if min(width, height) >= SMALLEST_SIDE:
+            good.append(index)
+        else:
+            small.append((path, f"{width} x {height} pixels, and each side needs at least {SMALLEST_SIDE}"))
     if not good:
         raise DataError(
             f"None of the {len(images)} images in {images.root} is large enough to be corrupted (first: "
             f"{small[0][0].name}: {small[0][1]}). Use `size` to enlarge them."
         )
     return dataclasses.replace(images.take(good), skipped=images.skipped + tuple(small))
-
-
-def _size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
-        return image.size
 
 
 def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
@@ -107,10 +104,12 @@ def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) ->
 
 def _write(job: _Job, *, size: int, quality: int, seed: int) -> Path:
     """One corrupted copy: of side `size` (0 keeps the image's own), as JPEG of this quality (0 for PNG)."""
-    pixels = np.asarray(_prepared(decode(job.source), size))
+    image = decode(job.source)
+    if size and image.size != (size, size):  # ImageNet-C's own preparation
+        image = test_view(image, Preprocess(size, round(size * 256 / 224), "shorter", "bilinear"))
     # The same picture gets other noise than its neighbours, but the same in every run.
     own = (seed + crc32(os.fsencode(job.name))) % 2**32
-    made = Image.fromarray(corrupt(pixels, job.kind, job.severity, seed=own))
+    made = Image.fromarray(corrupt(np.asarray(image), job.kind, job.severity, seed=own))
     job.target.parent.mkdir(parents=True, exist_ok=True)
     # A file with its final name is a whole one, even if two processes make it at the same time.
     part = job.target.with_name(f"{job.target.name}.{os.getpid()}.part")
@@ -125,11 +124,3 @@ def _write(job: _Job, *, size: int, quality: int, seed: int) -> Path:
     # An earlier run of another quality would otherwise count every picture twice.
     job.target.with_suffix(".png" if quality else ".JPEG").unlink(missing_ok=True)
     return part.replace(job.target)
-
-
-def _prepared(image: Image.Image, size: int) -> Image.Image:
-    """ImageNet-C's own preparation: shorter side resized, centre cropped; an image of the right size stays."""
-    if not size or image.size == (size, size):
-        return image
-    pre = Preprocess(size=size, resize=round(size * 256 / 224), rule="shorter", interpolation="bilinear")
-    return test_view(image, pre)
