@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,7 @@ def test_a_negative_limit_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_missing_extra_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise ImportError("no scikit-learn")
-
-    monkeypatch.setattr(demo, "real_digits", missing)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(UsageError, match=r"pip install 'dept\[report\]'"):
         demo.run_demo(tmp_path)
 

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from dept import methods
 from dept.bench.suites.digits import ADAPTING, AUGMENT, CLASSES, EMBEDDED, PROMPTS, STAGES, TRAINING
 from dept.data.digits import real_digits, rendered_digits, write_digits
-from dept.errors import UsageError, missing_extra
+from dept.errors import UsageError
 from dept.inference import evaluate
 from dept.models.files import load_model
 from dept.models.model import Model, create_model
@@ -61,7 +61,7 @@ def train_source(
 ) -> Path:
     """Train a source model on freshly rendered digits; returns its file. `settings` override `TRAINING`."""
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder), rendered=RENDERED, seed=seed)
+        write_digits(Path(folder), rendered_digits(RENDERED, seed=seed))
         run = train(
             source_model(variant, seed=seed),
             folder,
@@ -98,10 +98,6 @@ class Demo:
     seconds: float
     reports: list[Path]
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def run_demo(
     out: str | Path,
@@ -125,36 +121,24 @@ def run_demo(
         raise UsageError(f"`limit` must be at least 0 (all images), found {limit}.")
     start, out = time.perf_counter(), Path(out)
     images = out / ("real" if not limit else f"real-{limit}")
-    _write(images, limit=limit)
+    digits, labels = real_digits()
+    write_digits(images, (digits[: limit or None], labels[: limit or None]))
     models: dict[str, Path] = {}
     rows: list[Row] = []
     reports: list[Path] = []
     for variant in variants:
         models[variant] = _source_file(out / f"source-{variant}", variant, retrain, seed, listener)
-        rows.append(_source_row(variant, models[variant], images))
-        for method in ADAPTING:
-            own = settings if method == "dept" else {}
-            rows.append(_adapted_row(method, variant, models[variant], images, out, seed, listener, own))
-        reports += _report(out / f"dept-{variant}")
+        begun = time.perf_counter()
+        top1 = evaluate(load_model(models[variant]), images)["top1"]
+        rows.append(Row(f"Source-{variant}", top1, top1, 0, 0, time.perf_counter() - begun))
+        for method, own in ADAPTING.items():
+            options = own | (settings if method == "dept" else {}) | {"seed": seed, "listener": listener}
+            rows.append(_adapted_row(method, variant, models[variant], images, out, **options))
+        if find_spec("jinja2"):  # the templates' engine
+            # All digits. PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
+            shown = ReportOptions(limit=0, projection="pca")
+            reports.append(write_report(out / f"dept-{variant}", options=shown)[0])
     return Demo(images, models, rows, time.perf_counter() - start, reports)
-
-
-def _report(run: Path) -> list[Path]:
-    """The page about a run, on all digits; none where the templates' engine is not installed."""
-    if not find_spec("jinja2"):
-        return []
-    # PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
-    return [write_report(run, options=ReportOptions(limit=0, projection="pca"))[0]]
-
-
-def _write(folder: Path, *, rendered: int = 0, limit: int = 0, seed: int = 0) -> None:
-    """Write rendered digits, or the real ones, as a labelled folder."""
-    try:
-        digits = rendered_digits(rendered, seed=seed) if rendered else real_digits()
-    except ImportError as error:
-        raise missing_extra("matplotlib" if rendered else "scikit-learn", "report") from error
-    images, labels = digits
-    write_digits(folder, (images[: limit or None], labels[: limit or None]))
 
 
 def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener: Listener) -> Path:
@@ -168,37 +152,12 @@ def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener:
     return train_source(folder, variant=variant, seed=seed, listener=listener)
 
 
-def _source_row(variant: str, file: Path, images: Path) -> Row:
-    start = time.perf_counter()
-    top1 = evaluate(load_model(file), images)["top1"]
-    return Row(f"Source-{variant}", top1, top1, 0, 0, time.perf_counter() - start)
-
-
-def _adapted_row(
-    method: str,
-    variant: str,
-    model: Path,
-    images: Path,
-    out: Path,
-    seed: int,
-    listener: Listener,
-    settings: dict[str, Any],
-) -> Row:
-    start = time.perf_counter()
-    run = adapt(
-        model,
-        images,
-        out=out / f"{method}-{variant}",
-        method=method,
-        score_on=images,
-        overwrite=True,
-        seed=seed,
-        listener=listener,
-        **(ADAPTING[method] | settings),
-    )
-    result, name = run.result, methods.card(method).title
+def _adapted_row(method: str, variant: str, model: Path, images: Path, out: Path, **options: Any) -> Row:
+    start, folder = time.perf_counter(), out / f"{method}-{variant}"
+    run = adapt(model, images, out=folder, method=method, score_on=images, overwrite=True, **options)
+    result = run.result
     return Row(
-        f"{name}-{variant}",
+        f"{methods.card(method).title}-{variant}",
         result["before"]["top1"],
         result["after"]["top1"],
         result["tunable_model"],

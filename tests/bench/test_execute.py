@@ -195,7 +195,7 @@ def test_online_rows_of_a_column_share_the_source_predictions(
 
 
 def test_a_source_model_answers_a_stream_in_one_pass(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("dept.bench.execute.play")
+    monkeypatch.delattr("dept.bench.execute.run_scenario")
     online = cell(executor, "DePT, online")
     result = executor.run(replace(online, method="source", protocol=online.protocol | {"preset": None}))
     assert result["gain"] == 0.0 and len(result["predictions"]["after"]) == 21

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dept.bench.paper import citation, paper_notes, paper_number, paper_rows, paper_tables
+from dept.bench.paper import citation, paper_notes, paper_number, paper_rows
 from dept.errors import UsageError
 
 
@@ -33,12 +33,11 @@ def test_numbers_by_hand(table: str, row: str, column: str, number: float) -> No
 def test_what_is_not_printed() -> None:
     assert paper_number("visda", "DePT-G (ViT-B) offline", "moon") is None
     assert paper_number("visda", "Nobody", "mean") is None
-    with pytest.raises(UsageError, match="no table 'moon'"):
+    with pytest.raises(UsageError, match=r"no table 'moon'; choose from (\S+, ){8}\S+\.$"):
         paper_number("moon", "DePT-G", "mean")
 
 
 def test_rows_and_notes() -> None:
-    assert len(paper_tables()) == 9
     assert len(paper_rows("visda")) == 18 and len(paper_rows("imagenet-c")) == 7
     assert any("57.3" in note for note in paper_notes("visda"))
     assert "Visual Prompt Tuning" in citation()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dept.bench.runner import Cell, read_cell
-from dept.bench.verify import cheapest, judged, verify, with_key
+from dept.bench.runner import read_cell
+from dept.bench.verify import cheapest, verify, with_key
 from dept.cli import bench_verify
 from dept.errors import DataError, UsageError
 from stored import read, small_suite, stored, training
@@ -34,19 +34,13 @@ def test_the_cheapest_cell_counts_the_training_of_its_source() -> None:
 
 def test_equal_predictions_are_bit_equal() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
-    seen: list[Cell] = []
-
-    def run(cell: Cell) -> Any:
-        seen.append(cell)
-        return fresh(entry)
-
-    check = verify(read(entry), run)
-    assert check.verdict == "bit-equal" and not check.failed and seen[0].key == check.key
+    check = verify(read(entry), fresh(entry))
+    assert check.verdict == "bit-equal" and not check.failed and check.key == read(entry).cell.key
 
 
 def test_unequal_predictions_in_the_same_environment_do_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
-    check = judged(read(entry), fresh(entry, predictions={"after": [0, 0]}))
+    check = verify(read(entry), fresh(entry, predictions={"after": [0, 0]}))
     assert check.failed and "same environment" in check.reason
 
 
@@ -55,11 +49,11 @@ def test_elsewhere_a_point_is_allowed() -> None:
     moved = {"environment": {"torch": "3"}, "predictions": {"after": [0, 0]}}
     near = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.691})
     far = fresh(entry, **moved, after=entry["result"]["after"] | {"top1": 0.68})
-    check = judged(read(entry), near)
+    check = verify(read(entry), near)
     assert check.verdict == "within tolerance" and "torch 3 instead of 2.9" in check.reason
-    assert judged(read(entry), far).failed
+    assert verify(read(entry), far).failed
     near["protocol"]["backbone_sha256"] = "0" * 64  # a source model trained there
-    assert judged(read(entry), near).verdict == "within tolerance"
+    assert verify(read(entry), near).verdict == "within tolerance"
 
 
 @pytest.mark.parametrize("old", [{}, {"processor": "another"}])
@@ -67,13 +61,13 @@ def test_another_processor_is_elsewhere_and_so_is_one_that_is_not_known(old: dic
     entry = stored(SUITE, "DePT-G", 0.7, environment=old)
     again = {"environment": entry["result"]["environment"] | {"processor": "mine"}, "predictions": {"after": [0, 0]}}
     near = fresh(entry, **again, protocol=entry["result"]["protocol"] | {"backbone_sha256": "0" * 64})
-    check = judged(read(entry), near)
+    check = verify(read(entry), near)
     assert check.verdict == "within tolerance" and "processor mine" in check.reason
 
 
 def test_another_protocol_does_not_reproduce() -> None:
     entry = stored(SUITE, "DePT-G", 0.7)
-    check = judged(read(entry), fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
+    check = verify(read(entry), fresh(entry, protocol=entry["result"]["protocol"] | {"images": 5, "new_field": 1}))
     assert check.failed and "images 5 instead of 1000" in check.reason and "new_field" not in check.reason
 
 

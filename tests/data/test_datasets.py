@@ -312,7 +312,7 @@ def test_names_with_spaces_in_a_list(tmp_path: Path) -> None:
 def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
     file = domainnet(tmp_path) / "real_list.txt"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"real_list\.txt cannot be read"):
+    with pytest.raises(DataError, match=r"real_list\.txt cannot be read as a list file"):
         benchmarks.get("domainnet-126").check(tmp_path)
 
 

@@ -15,6 +15,7 @@ sklearn_datasets = pytest.importorskip("sklearn.datasets")
 
 from dept.data import digits  # noqa: E402
 from dept.data.digits import FONTS, font_files, real_digits, rendered_digits, write_digits  # noqa: E402
+from dept.errors import UsageError  # noqa: E402
 
 PLAIN = digits.LEAST._replace(turn=0, slant=0, stretch=1, fill=0.9, shift_x=0, shift_y=0, stroke=0.5, detail=1)
 
@@ -144,5 +145,5 @@ def test_missing_extra_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     digits._glyphs.cache_clear()  # or scipy would not be asked for again
-    with pytest.raises(ImportError, match=r"pip install 'dept\[report\]'$"):
+    with pytest.raises(UsageError, match=r"pip install 'dept\[report\]'$"):
         call()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,26 +174,16 @@ def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
         step()  # the second step starts with optimiser state and gradients in place
-    live = peak = sum(t.numel() * t.element_size() for m in modules for t in _tensors(m))
-    for change in _allocations(recorded):
-        live += change
+    held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    live = peak = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    results: Any = recorded.profiler.kineto_results
+    events = [event for event in results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):  # allocations and releases, in signed bytes
+        live += int(event.nbytes())
         peak = max(peak, live)
     if isinstance(step, Stepper):
         step.release()
     return peak
-
-
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
-
-
-def _allocations(recorded: profile) -> Iterator[int]:
-    """Signed bytes of every allocation and release, in order of time."""
-    results: Any = recorded.profiler.kineto_results  # type: ignore[union-attr]
-    events = [event for event in results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        yield int(event.nbytes())
 
 
 def shape_of(model: Model) -> Shape:

@@ -94,9 +94,13 @@ def measured(runs: Sequence[Run], metric: str, mark: tuple[str, bool], paper: fl
         seconds=mean_of([result.get("seconds") for result in results]),
         changed=mean_of([result["label_free"]["changed"] for result in results if "label_free" in result]),
     )
-    return Measured(
-        entry, values, _image_gains(runs, metric) if gains else {}, results[0].get("tunable_model"), mark[1]
-    )
+    points = -100.0 if metric == "error" else 100.0
+    image_gains = {
+        run.seed: points * (hits(run.result, "after") - hits(run.result, "before"))
+        for run in runs
+        if gains and "labels" in run.result.get("predictions", {})
+    }
+    return Measured(entry, values, image_gains, results[0].get("tunable_model"), mark[1])
 
 
 def mean_measured(row: Sequence[Measured], paper: float | None) -> Measured:
@@ -106,12 +110,16 @@ def mean_measured(row: Sequence[Measured], paper: float | None) -> Measured:
         return Measured(Entry(paper=paper), ranked=False)
     seeds = sorted(set.intersection(*(set(one.values) for one in row)))
     values = {seed: statistics.mean(one.values[seed] for one in row) for seed in seeds}
+    interval = None  # of the mean gain, ends averaged over the seeds that all columns have
+    paired = sorted(set.intersection(*(set(one.gains) for one in row)))
+    if paired and all(entry.interval is not None for entry in entries):
+        interval = averaged_interval([[one.gains[seed] for one in row] for seed in paired])
     entry = Entry(
         mean=mean_of([entry.mean for entry in entries]),
         sd=_deviation(values),
         seeds=min(entry.seeds for entry in entries),
         gain=mean_of([entry.gain for entry in entries]),
-        interval=_mean_interval(row),
+        interval=interval,
         per_class=mean_of([entry.per_class for entry in entries]),
         paper=paper,
         mark="".join(dict.fromkeys(entry.mark for entry in entries)),
@@ -140,20 +148,3 @@ def _interval(results: Sequence[Result], metric: str) -> tuple[float, float] | N
         return None
     low, high = (100.0 * statistics.mean(end[side] for end in ends) for side in (0, 1))
     return (-high, -low) if metric == "error" else (low, high)
-
-
-def _image_gains(runs: Sequence[Run], metric: str) -> dict[int, np.ndarray]:
-    points = -100.0 if metric == "error" else 100.0
-    return {
-        run.seed: points * (hits(run.result, "after") - hits(run.result, "before"))
-        for run in runs
-        if "labels" in run.result.get("predictions", {})
-    }
-
-
-def _mean_interval(row: Sequence[Measured]) -> tuple[float, float] | None:
-    """95 % of the mean gain, ends averaged over the seeds that all columns have."""
-    if any(one.entry.interval is None for one in row):
-        return None
-    seeds = set.intersection(*(set(one.gains) for one in row))
-    return averaged_interval([[one.gains[seed] for one in row] for seed in sorted(seeds)]) if seeds else None

@@ -43,7 +43,12 @@ def gpu_hours(suite: Suite) -> float:
 
 def image_count(data: str, domains: Sequence[str]) -> int:
     """Official number of images of one or several domains."""
-    return sum(_count(data, name) for name in domains)
+    if data in MADE:
+        return MADE[data] * len(domains)
+    if data == "imagenet-c" and "clean" in domains:  # where its source models learn
+        data, domains = "imagenet", ("train",)
+    known = {domain.name: domain.images for domain in datasets.get(data).domains}
+    return sum(known.get(name) or known.get(split_name(name)[0], 0) for name in domains)
 
 
 def forward(source: Source) -> float:
@@ -58,15 +63,6 @@ def forward(source: Source) -> float:
     tokens = (made.get("img_size", source.size) // patch) ** 2 + 1
     shape = Shape(layers, width, tokens, 3 * patch**2)
     return prompted_forward(shape, source.stages, source.prompts) if source.stages else plain_forward(shape)
-
-
-def _count(data: str, name: str) -> int:
-    if data in MADE:
-        return MADE[data]
-    if (data, name) == ("imagenet-c", "clean"):
-        data, name = "imagenet", "train"
-    known = {domain.name: domain.images for domain in datasets.get(data).domains}
-    return known.get(name) or known.get(split_name(name)[0], 0)
 
 
 def _training(suite: Suite, name: str, domains: Sequence[str]) -> float:
@@ -91,7 +87,10 @@ def _run(suite: Suite, row: Row, shift: Shift) -> float:
         return one * (images * (2 + kind.forwards_per_step) + statistics)
     fields = {k: v for k, v in row.config.items() if k in kind.Config.__dataclass_fields__}
     config = make_config(kind, None, row.preset, fields)
-    return one * (_learning(row, kind, config, images) + statistics + kind.networks * _scorings(row, config) * images)
+    every = row.extra.get("eval_every", 0)
+    # All images are scored before, after, and as often as `eval_every` says.
+    scorings = 2 + (config.epochs / row.extra.get("ratio", 1.0) / every if every else 0.0)
+    return one * (_learning(row, kind, config, images) + statistics + kind.networks * scorings * images)
 
 
 def _learning(row: Row, kind: type[Method], config: BaseConfig, images: int) -> float:
@@ -106,13 +105,6 @@ def _learning(row: Row, kind: type[Method], config: BaseConfig, images: int) -> 
         return 0.0
     seen = _steps(scaled, used) * config.batch
     return float(seen * (each + passes * ratio))
-
-
-def _scorings(row: Row, config: BaseConfig) -> float:
-    """How often all images are scored: before, after, and as often as `eval_every` says."""
-    every = row.extra.get("eval_every", 0)
-    epochs = config.epochs / row.extra.get("ratio", 1.0)
-    return 2 + (epochs / every if every else 0.0)
 
 
 def _steps(config: BaseConfig, images: int) -> int:

@@ -25,7 +25,6 @@ from dept.data.subsets import sample
 from dept.errors import DataError
 from dept.inference import mean_probabilities
 from dept.io import file_sha256
-from dept.methods.base import Method
 from dept.methods.source import Source as NoAdaptation
 from dept.metrics import label_free
 from dept.models.files import load_model, save_model
@@ -74,7 +73,10 @@ class Executor:
         """The result of one cell."""
         if cell.method == TRAINING:
             with self._alone(cell):
-                return cast(Result, self._trained(cell) or self._train(cell))
+                done = self.folder(cell) / "result.json"  # of a training that was made for a cell of another shard
+                if done.is_file() and done.with_name("model.safetensors").is_file():
+                    return cast(Result, json.loads(done.read_text(encoding="utf-8")))
+                return cast(Result, self._train(cell))
         if cell.kind == "ensemble":
             return cast(Result, self._ensemble(cell))
         model, forced = self._model(cell)
@@ -97,20 +99,10 @@ class Executor:
         run = train(
             self._fresh_model(cell, sources[0].classes),
             sources[0] if len(sources) == 1 else sources,
-            out=self.folder(cell),
             config=SourceTraining.Config(**cell.protocol["config"]),
-            seed=cell.seed,
-            device=self.device,
-            workers=self.workers,
-            **self._going_on(cell),
+            **self._run_options(cell),
         )
         return dict(run.result)
-
-    def _trained(self, cell: Cell) -> dict[str, Any] | None:
-        """The result of a training that is there already, made for a cell of another shard."""
-        folder = self.folder(cell)
-        done = all((folder / name).is_file() for name in ("model.safetensors", "result.json"))
-        return json.loads((folder / "result.json").read_text(encoding="utf-8")) if done else None
 
     def _fresh_model(self, cell: Cell, classes: tuple[str, ...]) -> Model:
         """The model before training: pretrained backbone, prompts and head new."""
@@ -165,25 +157,21 @@ class Executor:
 
     def _offline(self, cell: Cell, model: Model) -> dict[str, Any]:
         run = self._adapted(cell, model)
-        curve = {"curve": self._curve(cell)} if cell.protocol.get("eval_every") else {}
-        return run.result | paired(run.before, run.after, run.scored) | curve
+        found = run.result | paired(run.before, run.after, run.scored)
+        if cell.protocol.get("eval_every"):
+            curves = score_curves(read_run(self.folder(cell)).events)
+            found["curve"] = {one.name: {"steps": list(one.steps), "top1": list(one.values)} for one in curves}
+        return found
 
     def _adapted(self, cell: Cell, model: Model) -> AdaptRun:
         images = self._target(cell)
         return adapt(
             model,
             images,
-            out=self.folder(cell),
-            method=cell.method,
-            preset=cell.protocol["preset"],
             score_on=images,
-            seed=cell.seed,
-            device=self.device,
-            workers=self.workers,
             **self._stats(cell),
-            **_settings(methods.get(cell.method), cell),
             **AUTHORS_DRAW | {name: value for name, value in cell.protocol.items() if name in OPTIONS},
-            **self._going_on(cell),
+            **self._method_options(cell),
         )
 
     def _ensemble(self, cell: Cell) -> dict[str, Any]:
@@ -215,11 +203,6 @@ class Executor:
             | marks,
         }
 
-    def _curve(self, cell: Cell) -> dict[str, dict[str, list[float]]]:
-        """Accuracy over the steps of every read-out, from the run's events."""
-        curves = score_curves(read_run(self.folder(cell)).events)
-        return {curve.name: {"steps": list(curve.steps), "top1": list(curve.values)} for curve in curves}
-
     def _online(self, cell: Cell, model: Model) -> dict[str, Any]:
         scenario = self._scenario(cell)
         kind, stats = methods.get(cell.method), self._stats(cell)
@@ -231,7 +214,10 @@ class Executor:
         sha = fingerprint(model)
         before = self._before(cell, given, scenario, views)
         method = kind(model, config, seed=cell.seed, stats=tensors)  # after: a method says what is frozen
-        after = before if kind is NoAdaptation else play(method, scenario, views, self.runtime)
+        after = before
+        if kind is not NoAdaptation:
+            predicted = run_scenario(method, scenario, views, self.runtime)
+            after = torch.cat([logits.softmax(dim=1).cpu() for _, _, logits in predicted])
         images = joined(scenario)
         record = protocol(
             model,
@@ -272,21 +258,8 @@ class Executor:
 
     def _uda(self, cell: Cell, model: Model) -> dict[str, Any]:
         images = self._target(cell)
-        source = self._sources(cell)[0]
-        run = adapt_with_source(
-            model,
-            source,
-            images.unlabelled(),
-            out=self.folder(cell),
-            method=cell.method,
-            preset=cell.protocol["preset"],
-            score_on=images,
-            seed=cell.seed,
-            device=self.device,
-            workers=self.workers,
-            **_settings(methods.get(cell.method), cell),
-            **self._going_on(cell),
-        )
+        sources = self._sources(cell)[0]
+        run = adapt_with_source(model, sources, images.unlabelled(), score_on=images, **self._method_options(cell))
         return run.result | paired(run.before, run.after, run.scored)
 
     # -- what cells are made of ----------------------------------------------------------------------------
@@ -295,10 +268,21 @@ class Executor:
         """The run folder of a cell (models and adapters; not committed)."""
         return self.work / cell.suite / cell.key
 
-    def _going_on(self, cell: Cell) -> dict[str, Any]:
-        """An interrupted cell goes on where it was; leftovers of anything else are replaced."""
+    def _run_options(self, cell: Cell) -> dict[str, Any]:
+        """An interrupted cell is resumed; leftovers of anything else are replaced."""
         interrupted = (self.folder(cell) / "resume.safetensors").exists()
-        return {"resume": interrupted, "overwrite": not interrupted}
+        return {
+            "out": self.folder(cell),
+            "seed": cell.seed,
+            "device": self.device,
+            "workers": self.workers,
+            "resume": interrupted,
+            "overwrite": not interrupted,
+        }
+
+    def _method_options(self, cell: Cell) -> dict[str, Any]:
+        settings = _settings(methods.get(cell.method), cell)
+        return self._run_options(cell) | {"method": cell.method, "preset": cell.protocol["preset"]} | settings
 
     def _sources(self, cell: Cell, most: int | None = None) -> list[ImageSet]:
         return [self._domain(name, most) for name in cell.shift.sources]
@@ -333,12 +317,6 @@ class Executor:
         if how.pop("mixed", False):
             return mixed(domains, seed=cell.seed)
         return domain_by_domain(domains, seed=cell.seed, **how)
-
-
-def play(method: Method, scenario: Scenario, views: Views, runtime: Runtime) -> Tensor:
-    """Probabilities (n, C) that a stream was answered with, segment after segment, in the order of arrival."""
-    answered = [logits.softmax(dim=1).cpu() for _, _, logits in run_scenario(method, scenario, views, runtime)]
-    return torch.cat(answered)
 
 
 def _settings(kind: Any, cell: Cell) -> dict[str, Any]:

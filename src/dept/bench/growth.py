@@ -88,16 +88,14 @@ def _relative(runs: Mapping[str, Callable[[], object]], model: Model, iters: int
 def _bank_growth(model: Model, iters: int) -> Ratios:
     width = model.head.in_features
     queries = torch.randn(128, width)
-    banks = {f"bank {size}": _filled_bank(size, width) for size in BANKS}
-    seconds = interleaved({label: partial(bank.vote, queries, 10) for label, bank in banks.items()}, 4 * iters)
-    first = next(iter(banks))
+    votes: dict[str, Callable[[], object]] = {}
+    for size in BANKS:
+        bank = MemoryBank(size, width, 12)
+        bank.write(torch.randn(size, width), torch.rand(size, 12))
+        votes[f"bank {size}"] = partial(bank.vote, queries, 10)
+    seconds = interleaved(votes, 4 * iters)
+    first = next(iter(votes))
     return {label: {"time_ratio": round(value / seconds[first], 3)} for label, value in seconds.items()}
-
-
-def _filled_bank(size: int, width: int) -> MemoryBank:
-    bank = MemoryBank(size, width, 12)
-    bank.write(torch.randn(size, width), torch.rand(size, 12))
-    return bank
 
 
 PANELS = {

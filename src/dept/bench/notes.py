@@ -103,7 +103,7 @@ def protocol_line(results: Results) -> str:
         _backbone(results, records),
         _preprocessing(records),
         _images(kept),
-        f"batch {_all(records, 'config.batch')}, steps {_steps(records)}" if records else "",
+        f"batch {_all(records, 'config.batch')}, steps {' | '.join(_lengths(records)) or 'none'}" if records else "",
         f"seeds {', '.join(map(str, sorted({run.seed for run in found} or suite.seeds)))}",
         f"reset per {_all(records, 'reset')}" if any("reset" in record for record in records) else "",
         f"metric: {METRICS.get(suite.metric, suite.metric)}, %",
@@ -120,12 +120,11 @@ def summary(results: Results) -> str:
         return ""
     records = [run.record for run in runs]
     networks = dict.fromkeys(_network(record) for record in records)
-    lengths = dict.fromkeys(_length(record) for record in records if record.get("method") != "source")
     seeds = len({run.seed for run in runs})
     parts = [
         " or ".join(networks),
         f"{_all(records, 'preprocess.size')} px",
-        " or ".join(f"{length} steps" if length.isdigit() else length for length in lengths),
+        " or ".join(f"{length} steps" if length.isdigit() else length for length in _lengths(records)),
         f"± over {seeds} seeds" if seeds > 1 else "one seed",
     ]
     return ", ".join(part for part in parts if part)
@@ -151,20 +150,15 @@ def _backbone(results: Results, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _preprocessing(records: Sequence[Mapping[str, Any]]) -> str:
-    made = dict.fromkeys(_fed(record) for record in records if "preprocess.size" in record)
+    made: dict[str, None] = {}
+    names = ("size", "resize", "rule", "interpolation", "mean", "std")
+    for record in records:
+        get = {name: record.get(f"preprocess.{name}") for name in names}
+        if get["size"]:
+            resize = f"resize {get['resize']} ({get['rule']}, {get['interpolation']})"
+            rule = "images as they are" if get["rule"] == "none" else resize
+            made[f"{rule}, crop {get['size']}, mean {_numbers(get['mean'])}, std {_numbers(get['std'])}"] = None
     return f"preprocessing: {' | '.join(made)}" if made else ""
-
-
-def _fed(record: Mapping[str, Any]) -> str:
-    get = {
-        name: record.get(f"preprocess.{name}") for name in ("size", "resize", "rule", "interpolation", "mean", "std")
-    }
-    rule = (
-        "images as they are"
-        if get["rule"] == "none"
-        else f"resize {get['resize']} ({get['rule']}, {get['interpolation']})"
-    )
-    return f"{rule}, crop {get['size']}, mean {_numbers(get['mean'])}, std {_numbers(get['std'])}"
 
 
 def _numbers(values: Any) -> str:
@@ -177,23 +171,20 @@ def _numbers(values: Any) -> str:
 def _images(kept: Mapping[Shift, Sequence[Run]]) -> str:
     """Number of images and list hash per target, and how they were drawn."""
     listed: list[str] = []
-    limits: dict[int | None, None] = {}
+    limits: dict[str, None] = {}
     for shift, found in kept.items():
         records = [one.record for one in found]
-        limits |= dict.fromkeys(record.get("most") for record in records)
+        for most in (record.get("most") for record in records):
+            limits["all images" if most is None else f"at most {most} per domain, uniform, random.Random(0)"] = None
         if records:
             hashes = _all(records, "list_sha256")
             listed.append(f"{shift.target} {_all(records, 'images')}" + (f" (list {hashes})" if hashes else ""))
-    return f"images: {' | '.join(map(_drawn, limits))}: {', '.join(listed)}" if listed else ""
+    return f"images: {' | '.join(limits)}: {', '.join(listed)}" if listed else ""
 
 
-def _drawn(most: int | None) -> str:
-    return "all images" if most is None else f"at most {most} per domain, uniform, random.Random(0)"
-
-
-def _steps(records: Sequence[Mapping[str, Any]]) -> str:
-    made = dict.fromkeys(_length(record) for record in records if record.get("method") != "source")
-    return " | ".join(made) or "none"
+def _lengths(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How long the adaptations were, each length once."""
+    return list(dict.fromkeys(_length(record) for record in records if record.get("method") != "source"))
 
 
 def _length(record: Mapping[str, Any]) -> str:
@@ -205,10 +196,9 @@ def _length(record: Mapping[str, Any]) -> str:
 
 
 def _environment(records: Sequence[Mapping[str, Any]]) -> str:
-    versions = ", ".join(
-        f"{name} {_all(records, f'environment.{name}')}" for name in ("dept", "torch", "timm", "python")
-    )
-    return f"{versions}; device {_all(records, 'environment.device')}, threads {_all(records, 'environment.threads')}"
+    names = ("dept", "torch", "timm", "python", "device", "threads")
+    *versions, device, threads = (f"{name} {_all(records, f'environment.{name}')}" for name in names)
+    return f"{', '.join(versions)}; {device}, {threads}"
 
 
 def _all(records: Sequence[Mapping[str, Any]], path: str) -> str:

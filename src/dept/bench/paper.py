@@ -30,11 +30,6 @@ def citation() -> str:
     return text
 
 
-def paper_tables() -> list[str]:
-    """Names of the tables."""
-    return list(_stored()["tables"])
-
-
 def paper_rows(table: str) -> list[str]:
     """Names of the rows of a table, in the paper's order."""
     return list(_rows(table))

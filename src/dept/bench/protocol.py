@@ -6,10 +6,10 @@ version) is shown by `dept bench diff`, but is no reason for a mark.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from statistics import mode
 from typing import Any
 
 import timm
@@ -120,20 +120,14 @@ def _departures(
         members = [number for number, own in enumerate(keys) if own == key]
         for path in paths:
             stating = [number for number in members if path in records[number]]
-            usual = _usual([records[number][path] for number in stating])
+            if not stating:
+                continue
+            texts = [repr(_plain(records[number][path])) for number in stating]
+            usual = records[stating[texts.index(mode(texts))]][path]  # the first of several
             for number in stating:
                 if _plain(records[number][path]) != _plain(usual):
                     found[number].append((path, records[number][path], usual))
     return found
-
-
-def _usual(values: Sequence[Any]) -> Any:
-    """The most frequent value; the first of several."""
-    if not values:
-        return None
-    counts = Counter(repr(_plain(value)) for value in values)
-    most = max(counts.values())
-    return next(value for value in values if counts[repr(_plain(value))] == most)
 
 
 def _task(record: Mapping[str, Any]) -> str:
@@ -144,13 +138,11 @@ def _task(record: Mapping[str, Any]) -> str:
 
 def sentence(found: Sequence[Difference]) -> str:
     """Differences for people: "images 100 instead of 1000"."""
-    return "; ".join(_one(path, ours, theirs) for path, ours, theirs in found)
-
-
-def _one(path: str, ours: Any, theirs: Any) -> str:
-    if ours == MISSING:
-        return f"{path} not set instead of {short(theirs)}"
-    return f"{path} {short(ours)}" + ("" if theirs == MISSING else f" instead of {short(theirs)}")
+    parts = []
+    for path, ours, theirs in found:
+        instead = "" if theirs == MISSING else f" instead of {short(theirs)}"
+        parts.append(f"{path} {'not set' if ours == MISSING else short(ours)}{instead}")
+    return "; ".join(parts)
 
 
 def short(value: Any) -> str:
@@ -169,33 +161,22 @@ def check_preprocess(arch: str, used: Preprocess, *, force: bool) -> list[str]:
     resize bilinearly): they are in the protocol, and results that differ in them are marked by tables.
     An architecture that timm has no config for is not checked.
     """
-    found = _contradictions(arch, used)
+    found = []
+    own = timm.get_pretrained_cfg(arch)
+    for name in ("mean", "std") if own is not None else ():
+        expected, ours = getattr(own, name), getattr(used, name)
+        if len(expected) != used.channels:  # a model that was given another number of channels has their mean
+            expected = (sum(expected) / len(expected),) * used.channels
+        if any(abs(e - o) > 1e-3 for e, o in zip(expected, ours, strict=True)):
+            found.append(f"{name} {_numbers(ours)} instead of {_numbers(expected)}")
+    if used.rule != "none" and used.resize < used.size:
+        found.append(f"images resized to {used.resize} px are too small for a crop of {used.size} px")
     if found and not force:
         raise UsageError(
             f"The preprocessing contradicts the config of {arch}: {'; '.join(found)}. Its numbers would not be "
             "those of this model: use the model's own preprocessing, or force it, which marks the result."
         )
     return [f"forced: {text}" for text in found]
-
-
-def _contradictions(arch: str, used: Preprocess) -> list[str]:
-    found = []
-    own = timm.get_pretrained_cfg(arch)
-    if own is not None:
-        for name in ("mean", "std"):
-            expected, ours = _channels(getattr(own, name), used.channels), getattr(used, name)
-            if any(abs(e - o) > 1e-3 for e, o in zip(expected, ours, strict=True)):
-                found.append(f"{name} {_numbers(ours)} instead of {_numbers(expected)}")
-    if used.rule != "none" and used.resize < used.size:
-        found.append(f"images resized to {used.resize} px are too small for a crop of {used.size} px")
-    return found
-
-
-def _channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """Normalisation of a model that was given another number of channels: their mean."""
-    if len(values) == channels:
-        return tuple(values)
-    return (sum(values) / len(values),) * channels
 
 
 def _numbers(values: Sequence[float]) -> str:

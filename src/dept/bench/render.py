@@ -69,7 +69,8 @@ def brief(table: Table) -> str:
 
 def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A bare Markdown table: first column left, the others right-aligned."""
-    lines = [f"| {' | '.join(map(_piped, row))} |" for row in (header, *rows)]
+    escaped_rows = [[text.replace("|", r"\|") for text in row] for row in (header, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in escaped_rows]
     return "\n".join([lines[0], "|---|" + "---:|" * (len(header) - 1), *lines[1:]])
 
 
@@ -78,18 +79,19 @@ def latex(table: Table) -> str:
     header = _header(table)
     rows = [" & ".join([*map(escaped, _cells(table, line, _tokens))]) + r" \\" for line in table.lines]
     notes = [rf"\par\smallskip\footnotesize {escaped(text)}" for text in below(table)]
-    return "\n".join(
+    text = "\n".join(
         [
             rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
             r"\toprule",
             " & ".join(map(escaped, header)) + r" \\",
             r"\midrule",
-            *(_untokened(row) for row in _blocks(table, rows, r"\midrule")),
+            *_blocks(table, rows, r"\midrule"),
             r"\bottomrule",
             r"\end{tabular}",
             *notes,
         ]
     )
+    return text.replace("\x01", r"\textbf{").replace("\x02", r"\underline{").replace("\x03", "}")
 
 
 def as_json(table: Table) -> str:
@@ -209,11 +211,3 @@ def _starred(text: str, entry: Entry) -> str:
 def _tokens(text: str, entry: Entry) -> str:
     """Control characters stand for commands until the rest is escaped."""
     return f"\x01{text}\x03" if entry.best else f"\x02{text}\x03" if entry.second else text
-
-
-def _untokened(text: str) -> str:
-    return text.replace("\x01", r"\textbf{").replace("\x02", r"\underline{").replace("\x03", "}")
-
-
-def _piped(text: str) -> str:
-    return text.replace("|", r"\|")

@@ -103,7 +103,11 @@ class Suite:
 
     def row(self, label: str) -> Row:
         """The row with this label."""
-        return next(row for row in self.rows if row.label == label)
+        found = [row for row in self.rows if row.label == label]
+        if not found:
+            labels = "; ".join(row.label for row in self.rows)
+            raise UsageError(f"{self.name} has no row {label!r}; choose from {labels}.")
+        return found[0]
 
     def lend(self, *names: str) -> dict[str, Source]:
         """Source models of this suite (all unless named) for another one."""

@@ -121,9 +121,11 @@ def _by_shift(results: Results, notes: Notes) -> tuple[tuple[str, ...], list[Col
     for shift in suite.shifts:
         choices = _compared(results, shift, notes)
         marks = marks_of(suite, shift, choices, notes)
+        only = (MEAN,) if len(suite.shifts) == 1 else ()  # the paper's mean stands beside a single shift
+        printed = (str(shift), shift.target, split_name(shift.target)[0], *only)
         columns.append(
             [
-                measured(choice.kept, suite.metric, mark, _paper(suite, row, shift))
+                measured(choice.kept, suite.metric, mark, _printed(suite, row, printed))
                 for row, choice, mark in zip(suite.rows, choices, marks, strict=True)
             ]
         )
@@ -194,12 +196,6 @@ def _segments(kept: Sequence[Run], domain: str) -> list[Run]:
 
 def _altered(result: Result, left_out: Sequence[str], **changes: object) -> Result:
     return cast(Result, {name: value for name, value in result.items() if name not in left_out} | changes)
-
-
-def _paper(suite: Suite, row: Row, shift: Shift) -> float | None:
-    """The paper's number of a shift; its mean where the suite has one shift only."""
-    only = (MEAN,) if len(suite.shifts) == 1 else ()
-    return _printed(suite, row, (str(shift), shift.target, split_name(shift.target)[0], *only))
 
 
 def _printed(suite: Suite, row: Row, columns: Sequence[str]) -> float | None:

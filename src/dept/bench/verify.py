@@ -8,12 +8,12 @@ most one point.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from dept.bench.protocol import MISSING, Difference, differences, sentence
+from dept.bench.protocol import MISSING, Difference, differences, flat, sentence
 from dept.bench.runner import Cell, Stored, read_cell
 from dept.bench.suite import TRAINING
 from dept.errors import DataError, UsageError
@@ -94,18 +94,11 @@ def compare(one: Result, two: Result, cells: tuple[Cell | None, Cell | None] = (
 
 
 def _outcome(result: Result) -> dict[str, Any]:
-    found = {path: _at(result, path) for path in OUTCOMES}
-    return {path: value for path, value in found.items() if value is not None}
-
-
-def _at(nested: Any, path: str) -> Any:
-    for name in path.split("."):
-        nested = nested.get(name) if isinstance(nested, Mapping) else None
-    return nested
+    return {path: value for path, value in flat(result).items() if path in OUTCOMES and value is not None}
 
 
 def _predictions(a: Result, b: Result) -> str:
-    ours, theirs = (_at(result, "predictions.after") for result in (a, b))
+    ours, theirs = (result.get("predictions", {}).get("after") for result in (a, b))
     if not ours or not theirs:
         return ""
     if len(ours) != len(theirs):
@@ -156,21 +149,16 @@ def with_key(cells: Sequence[Stored], key: str) -> Stored:
     return found[0]
 
 
-def verify(stored: Stored, run: Callable[[Cell], Result]) -> Check:
-    """Run a stored cell again and compare.
-
-    Args:
-        run: gives the result of a cell, as `Executor.run` does.
-    """
-    return judged(stored, run(stored.cell))
-
-
-def judged(stored: Stored, fresh: Result) -> Check:
-    """The verdict on a fresh result beside the stored one."""
+def verify(stored: Stored, fresh: Result) -> Check:
+    """The verdict on a fresh result of a stored cell."""
     cell, found = stored.cell, compare(stored.result, fresh)
     old, new = (_accuracy(result) for result in (stored.result, fresh))
-    other = [one for one in found.protocol if not _excused(one, moved=bool(found.environment))]
-    verdict, reason = _verdict(other, found.environment, old, new, equal=_equal(stored.result, fresh))
+    # Excused is what an older version did not write down and, elsewhere, the bits of a source model trained there.
+    excused = ("backbone_sha256",) if found.environment else ()
+    other = [(p, a, b) for p, a, b in found.protocol if MISSING not in (a, b) and p not in excused]
+    ours, theirs = (result.get("predictions", {}).get("after") for result in (stored.result, fresh))
+    equal = ours == theirs if ours and theirs else old == new
+    verdict, reason = _verdict(other, found.environment, old, new, equal=equal)
     return Check(cell.suite, verdict, reason, cell.key, cell.title, old, new, (*found.protocol, *found.environment))
 
 
@@ -188,19 +176,6 @@ def _verdict(
     if abs(old - new) <= TOLERANCE:
         return "within tolerance", f"{gap}, at most {TOLERANCE:g} point apart; {where}"
     return "differs", f"{gap}, more than {TOLERANCE:g} point apart; {where}"
-
-
-def _excused(one: Difference, *, moved: bool) -> bool:
-    """What an older version did not write down; and, elsewhere, the bits of a source model that was trained there."""
-    return MISSING in one[1:] or (moved and one[0] == "backbone_sha256")
-
-
-def _equal(stored: Result, fresh: Result) -> bool:
-    """All predictions, where both list them; the accuracy otherwise."""
-    ours, theirs = (result.get("predictions", {}).get("after") for result in (stored, fresh))
-    if ours and theirs:
-        return bool(ours == theirs)
-    return _accuracy(stored) == _accuracy(fresh)
 
 
 def _accuracy(result: Result) -> float:

@@ -15,7 +15,7 @@ from dept.bench.entry import hits
 from dept.bench.protocol import sentence
 from dept.bench.shift import Shift
 from dept.bench.stored import Results, Run
-from dept.bench.suite import Row, Suite
+from dept.bench.suite import Row
 from dept.bench.table import MEAN, column_names
 from dept.errors import UsageError
 from dept.metrics import averaged_interval
@@ -36,7 +36,7 @@ class Versus:
 def versus(results: Results, ours: str, theirs: str) -> list[Versus]:
     """Two rows of a suite, by their labels, on every shift of it and, if there are several, in the mean."""
     suite = results.suite
-    rows = [_row(suite, label) for label in (ours, theirs)]
+    rows = [suite.row(label) for label in (ours, theirs)]
     found = [[_by_seed(results, row, shift) for row in rows] for shift in suite.shifts]
     seeds = sorted(set.intersection(*(set(by_seed) for pair in found for by_seed in pair)))
     if not seeds:
@@ -58,14 +58,6 @@ def _compared(column: str, seeds: tuple[int, ...], right: Sequence[np.ndarray]) 
     gains = [[100.0 * (hit[seed, 0] - hit[seed, 1]) for hit in right] for seed in range(len(seeds))]
     ours, theirs = (100.0 * float(np.mean([hit[:, side].mean() for hit in right])) for side in (0, 1))
     return Versus(column, seeds, ours, theirs, averaged_interval(gains))
-
-
-def _row(suite: Suite, label: str) -> Row:
-    found = [row for row in suite.rows if row.label == label]
-    if not found:
-        labels = "; ".join(row.label for row in suite.rows)
-        raise UsageError(f"{suite.name} has no row {label!r}; choose from {labels}.")
-    return found[0]
 
 
 def _by_seed(results: Results, row: Row, shift: Shift) -> dict[int, Run]:

@@ -14,9 +14,8 @@ from dept.cli.show import as_json, say, table
 from dept.errors import DataError, DeptError, UsageError
 
 if TYPE_CHECKING:
-    from dept.bench.runner import Cell, Stored
+    from dept.bench.runner import Stored
     from dept.bench.verify import Check
-    from dept.runs.record import Result
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,7 @@ def _check(name: str, given: VerifyInput, how: Device) -> Check:
         if picked is None:
             return Check(name, "not checked", "no stored cell matches today's definition with these --weights")
         say(f"{name}: re-running {picked.cell.shift} {picked.cell.method} ({picked.cell.key}) …")
-
-        def again(cell: Cell) -> Result:
-            shutil.rmtree(executor.folder(cell), ignore_errors=True)  # what an earlier check left is no evidence
-            return executor.run(cell)
-
-        return verify(picked, again)
+        shutil.rmtree(executor.folder(picked.cell), ignore_errors=True)  # what an earlier check left is no evidence
+        return verify(picked, executor.run(picked.cell))
     except DeptError as error:
         return Check(name, "not checked", str(error))

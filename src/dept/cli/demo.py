@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> None:
         listener=lambda event: None if event["event"] == "score" else bar(event),  # the table shows the scores
         **settings,
     )
-    print(as_json(demo.as_dict()) if given.json else _text(demo))
+    print(as_json(asdict(demo)) if given.json else _text(demo))
 
 
 def _text(demo: Demo) -> str:

@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from dept.errors import missing_extra
+
 __all__ = ["FONTS", "font_files", "real_digits", "rendered_digits", "write_digits"]
 
 Images = npt.NDArray[np.uint8]
@@ -144,7 +146,7 @@ def _extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"The digits need {module.split('.')[0]}: pip install 'dept[report]'") from error
+        raise missing_extra(module.split(".")[0], "report") from error
 
 
 @lru_cache(maxsize=2)
@@ -175,7 +177,8 @@ def _draw(glyph: Glyph, look: Look, size: int) -> Ink:
     """The digit in its pose, wholly inside the image. Returns ink (size, size) in 0..1."""
     thin, bold = 0.8 * glyph.stroke, max(glyph.stroke, BOLDEST)
     grow = thin + look.stroke * (bold - thin) - glyph.stroke
-    pose = _pose(look)
+    cos, sin = math.cos(math.radians(look.turn)), math.sin(math.radians(look.turn))
+    pose = np.array([[cos, -sin], [sin, cos]]) @ [[look.stretch, look.slant], [0, 1]]  # rotation @ shear @ stretch
     # Half the extent of the turned bounding box: |pose| maps half sides to half sides.
     extent = np.abs(pose) @ (np.array(glyph.half) + grow)
     scale = look.fill * size / (2 * extent.max())
@@ -189,13 +192,6 @@ def _draw(glyph: Glyph, look: Look, size: int) -> Ink:
     inside = (np.asarray(posed, np.float32) - REACH + grow) * scale
     ink: Ink = np.clip(0.5 + inside / (look.blur * size), 0, 1).astype(np.float32)
     return ink
-
-
-def _pose(look: Look) -> npt.NDArray[np.float64]:
-    """Rotation @ shear @ stretch, (2, 2), acting on (x, y)."""
-    cos, sin = math.cos(math.radians(look.turn)), math.sin(math.radians(look.turn))
-    pose: npt.NDArray[np.float64] = np.array([[cos, -sin], [sin, cos]]) @ [[look.stretch, look.slant], [0, 1]]
-    return pose
 
 
 def _degrade(ink: Ink, look: Look) -> Ink:

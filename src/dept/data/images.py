@@ -128,20 +128,27 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
             "or as a list file with lines 'relative/path label'."
         )
     order = list(classes) if classes is not None else found
-    _check_classes(path, found, order)
-    pairs = [(image, order.index(name)) for name in found for image in images_below(path / name)]
-    paths, labels = tuple(p for p, _ in pairs), tuple(label for _, label in pairs)
+    unknown = [name for name in found if name not in order]
+    if unknown:
+        raise DataError(
+            f"The classes of {path} are [{some(found)}], but the model's are [{some(order)}]. "
+            f"[{some(unknown)}] cannot be mapped; rename the folders to the model's class names."
+        )
+    below = {name: images_below(path / name) for name in found}
+    paths = tuple(image for images in below.values() for image in images)
+    labels = tuple(order.index(name) for name, images in below.items() for _ in images)
     return _some(ImageSet(path, paths, labels, tuple(order)))
 
 
-def labelled_as(images: str | Path | ImageSet, classes: Sequence[str], role: str) -> ImageSet:
-    """Labelled images in a model's order of classes, found or given; a DataError if they are labelled otherwise."""
+def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, role: str) -> ImageSet:
+    """Labelled images, found or given; a DataError if they are not labelled, or not with a model's classes."""
     found = images if isinstance(images, ImageSet) else find_labelled(images, classes)
-    if found.labels is None or found.classes != tuple(classes):
-        labels = "no labels" if found.labels is None else f"the classes {_shortened(found.classes)}"
+    if found.labels is None or (classes is not None and found.classes != tuple(classes)):
+        labels = "no labels" if found.labels is None else f"the classes [{some(found.classes)}]"
+        wanted = "" if classes is None else f" with the model's classes [{some(classes)}], in this order"
         raise DataError(
-            f"The {role} images in {found.root} must be labelled with the model's classes {_shortened(classes)}; "
-            f"they have {labels}."
+            f"The {role} images in {found.root} must be labelled{wanted}; they have {labels}. "
+            "Use find_labelled(folder, model.classes)."
         )
     return found
 
@@ -176,21 +183,13 @@ def reason(error: Exception) -> str:
 
 def images_below(folder: Path) -> list[Path]:
     """Image files at any depth, sorted; hidden ones, and what is in hidden folders, are left out."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder))
-    )
-
-
-def _hidden(path: Path) -> bool:
-    """Whether a name on the way is hidden, as in .ipynb_checkpoints/copy.png."""
-    return any(name.startswith(".") for name in path.parts)
+    files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return sorted(path for path in files if not any(name[0] == "." for name in path.relative_to(folder).parts))
 
 
 def _read_list(path: Path, classes: Sequence[str] | None, *, labelled: bool) -> ImageSet:
     """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
-    numbered = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1) if line.strip()]
+    numbered = list_lines(path)
     if not numbered:
         raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
     rows = [line.rsplit(maxsplit=1) for _, line in numbered]
@@ -218,30 +217,24 @@ def _list_classes(path: Path, given: list[str], classes: Sequence[str] | None) -
     if unknown or too_large:
         raise DataError(
             f"{path} has labels {(unknown or too_large)[:5]} that the model does not know; "
-            f"its {len(classes)} classes are {_shortened(classes)}."
+            f"its {len(classes)} classes are [{some(classes)}]."
         )
     return list(classes)
 
 
-def _text(path: Path) -> str:
+def list_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a list file that are not blank, each with its number."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} is neither an image nor a readable list file ({type(error).__name__}).") from error
+        raise DataError(f"{path} cannot be read as a list file ({type(error).__name__}).") from error
+    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
-def _check_classes(path: Path, found: list[str], order: list[str]) -> None:
-    unknown = [name for name in found if name not in order]
-    if unknown:
-        raise DataError(
-            f"The classes of {path} are {_shortened(found)}, but the model's are {_shortened(order)}. "
-            f"{_shortened(unknown)} cannot be mapped; rename the folders to the model's class names."
-        )
-
-
-def _shortened(names: Sequence[object], most: int = 12) -> str:
-    text = ", ".join(str(name) for name in names[:most])
-    return f"[{text}]" if len(names) <= most else f"[{text}, … {len(names)} in all]"
+def some(names: Sequence[object], most: int = 12) -> str:
+    """The first few names, and how many there are."""
+    text = ", ".join(map(str, names[:most]))
+    return text if len(names) <= most else f"{text}, … ({len(names):,} in all)"
 
 
 def _require_folder(path: Path) -> None:

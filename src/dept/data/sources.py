@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from dept.data.images import ImageSet, concatenated, decodable, find_labelled
+from dept.data.images import ImageSet, concatenated, decodable, labelled_as, some
 from dept.data.loader import Key
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError
@@ -61,7 +61,7 @@ class Sources:
             absent = [label for number, label in enumerate(part.classes) if number not in present]
             if absent:
                 notes.append(
-                    f"Source domain {name} ({part.root}) has no image of {_listed(absent)}; the model learns "
+                    f"Source domain {name} ({part.root}) has no image of {some(absent)}; the model learns "
                     f"{'it' if len(absent) == 1 else 'them'} from the other domains only. If a folder is misspelt, "
                     "rename it."
                 )
@@ -78,24 +78,23 @@ def find_sources(source: AnySource, classes: Sequence[str] | None = None) -> Sou
             lack classes (see `Sources.missing_classes`), but it must share some with the others.
     """
     if isinstance(source, Sources):
-        _check_labels(source.parts, classes)
+        for part in source.parts:
+            labelled_as(part, classes, "source")
         return source
     if isinstance(source, (str, Path, ImageSet)):
-        return Sources((_place(source).name,), (_found(source, classes),), _places([source]))
+        source = [source]
     given = list(source.values()) if isinstance(source, Mapping) else list(source)
     if not given:
         raise UsageError("No source folder was given; name at least one, with one sub-folder per class.")
-    _check_places([Path(one) for one in given if not isinstance(one, ImageSet)])
-    names = tuple(source) if isinstance(source, Mapping) else _distinct_names([_place(one) for one in given])
-    parts = [_found(one, classes) for one in given]
-    if len(parts) == 1:
-        return Sources(names, tuple(parts), _places(given))
-    if classes is None:
-        order = _common_classes(names, parts)
+    paths = tuple(Path(one) for one in given if not isinstance(one, ImageSet))
+    _check_places(paths)
+    names = tuple(source) if isinstance(source, Mapping) else _distinct_names(given)
+    parts = [labelled_as(one, classes, "source") for one in given]
+    if len(parts) > 1:
+        order = _common_classes(names, parts) if classes is None else classes
         parts = [_reordered(part, order) for part in parts]
-    _check_labels(parts, classes)
-    _check_overlap(names, parts)
-    return Sources(names, tuple(parts), _places(given))
+        _check_overlap(names, parts)
+    return Sources(names, tuple(parts), paths if len(paths) == len(parts) else ())
 
 
 def domain_keys(sizes: Sequence[int], share: int, steps: Iterable[int], seed: int) -> Iterator[list[Key]]:
@@ -120,32 +119,7 @@ def domain_keys(sizes: Sequence[int], share: int, steps: Iterable[int], seed: in
         yield keys
 
 
-def _place(source: Source) -> Path:
-    return source.root if isinstance(source, ImageSet) else Path(source)
-
-
-def _places(given: Sequence[Source]) -> tuple[Path, ...]:
-    paths = [Path(one) for one in given if not isinstance(one, ImageSet)]
-    return tuple(paths) if len(paths) == len(given) else ()
-
-
-def _found(source: Source, classes: Sequence[str] | None) -> ImageSet:
-    found = source if isinstance(source, ImageSet) else find_labelled(source, classes)
-    if found.labels is None:
-        raise DataError(f"The images of {found.root} have no labels; source training needs them.")
-    return found
-
-
-def _check_labels(parts: Sequence[ImageSet], classes: Sequence[str] | None) -> None:
-    for part in parts:
-        if classes is not None and part.classes != tuple(classes):
-            raise DataError(
-                f"The images of {part.root} are labelled with {_listed(part.classes)}; the model's classes are "
-                f"{_listed(classes)}, and the order counts. Use find_labelled(folder, model.classes)."
-            )
-
-
-def _check_places(places: list[Path]) -> None:
+def _check_places(places: Sequence[Path]) -> None:
     """Refuse a folder that is given twice, or inside another one: its images would count for two domains."""
     for one, other in combinations(places, 2):
         first, second = one.resolve(), other.resolve()
@@ -174,8 +148,9 @@ def _check_overlap(names: Sequence[str], parts: Sequence[ImageSet]) -> None:
             )
 
 
-def _distinct_names(places: Sequence[Path]) -> tuple[str, ...]:
+def _distinct_names(given: Sequence[Source]) -> tuple[str, ...]:
     """The last parts of the paths, as few as tell them apart: (photo, art), or (a/train, b/train)."""
+    places = [one.root if isinstance(one, ImageSet) else Path(one) for one in given]
     parts = [place.resolve().parts for place in places]
     for length in range(1, max(map(len, parts)) + 1):
         names = tuple("/".join(words[-length:]) for words in parts)
@@ -191,8 +166,8 @@ def _common_classes(names: Sequence[str], parts: Sequence[ImageSet]) -> list[str
         others = {label for other in parts if other is not part for label in other.classes}
         if not others & set(part.classes):
             raise DataError(
-                f"The source domain {name} ({part.root}) has the classes {_listed(part.classes)}, the others have "
-                f"{_listed(sorted(others))}: none in common. Domains show the same classes; rename the folders."
+                f"The source domain {name} ({part.root}) has the classes {some(part.classes)}, the others have "
+                f"{some(sorted(others))}: none in common. Domains show the same classes; rename the folders."
             )
     for one, other in combinations(sorted(union), 2):
         if _plain(one) == _plain(other) and not any({one, other} <= set(part.classes) for part in parts):
@@ -216,7 +191,3 @@ def _reordered(part: ImageSet, order: Sequence[str]) -> ImageSet:
 
 def _plain(label: str) -> str:
     return "".join(letter for letter in label.casefold() if letter.isalnum())
-
-
-def _listed(labels: Sequence[str], most: int = 12) -> str:
-    return ", ".join(labels[:most]) + (f" … ({len(labels)} in all)" if len(labels) > most else "")

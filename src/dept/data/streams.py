@@ -58,7 +58,9 @@ def arranged(images: ImageSet, order: Order = "shuffled", *, seed: int = 0, delt
         return tuple(int(i) for c in rng.permutation(len(by_class)) for i in by_class[c])
     if order == "dirichlet":
         return _dirichlet(by_class, delta, rng)
-    kept = _long_tail(by_class, delta, rng)
+    ranks = rng.permutation(len(by_class))
+    shares = [delta ** (rank / max(1, len(by_class) - 1)) for rank in ranks]
+    kept = [m[: max(1, round(len(m) * share))] for m, share in zip(by_class, shares, strict=True)]
     return tuple(int(i) for i in rng.permutation(np.concatenate(kept)))
 
 
@@ -71,13 +73,6 @@ def _dirichlet(by_class: list[np.ndarray], delta: float, rng: np.random.Generato
         for slot, piece in zip(slots, np.split(members, cuts), strict=True):
             slot.extend(int(i) for i in piece)
     return tuple(i for slot in slots for i in rng.permutation(slot).astype(int).tolist())
-
-
-def _long_tail(by_class: list[np.ndarray], smallest: float, rng: np.random.Generator) -> list[np.ndarray]:
-    ranks = rng.permutation(len(by_class))
-    last = max(1, len(by_class) - 1)
-    shares = [smallest ** (rank / last) for rank in ranks]
-    return [m[: max(1, round(len(m) * share))] for m, share in zip(by_class, shares, strict=True)]
 
 
 def domain_by_domain(

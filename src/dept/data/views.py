@@ -3,8 +3,6 @@
 So results do not depend on the number of workers, on resuming, or on how a batch is split over processes.
 Recipes are those of the released code: weak = resize, random crop, flip; strong = random resized crop, flip,
 colour jitter, grey, blur; test = resize, centre crop.
-
-What is random about a view is drawn first, as `WeakParams` or `StrongParams`, and then applied with Pillow.
 """
 
 from __future__ import annotations
@@ -63,48 +61,6 @@ def view_rng(seed: int, epoch: int, index: int, view: int) -> np.random.Generato
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, index, view])))
 
 
-@dataclass(frozen=True)
-class WeakParams:
-    """What is random about a weak view: the corner of the crop within the resized image, and the flip."""
-
-    left: int
-    top: int
-    flip: bool
-
-
-@dataclass(frozen=True)
-class StrongParams:
-    """What is random about a strong view."""
-
-    box: tuple[int, int, int, int]
-    """the crop: left, top, right, bottom in pixels of the image"""
-    flip: bool
-    jitter: tuple[tuple[int, float], ...]
-    """(operation, amount) in the order of application; the operations are numbered as in `Augment.jitter`"""
-    grey: bool
-    blur: float
-    """radius, that is, standard deviation in pixels; 0 for no blur"""
-
-
-def draw_weak(width: int, height: int, size: int, augment: Augment, rng: np.random.Generator) -> WeakParams:
-    """Draw a weak view, `size` px wide, of an image that is width × height after the model's resizing."""
-    left = int(rng.integers(0, max(0, width - size) + 1))
-    top = int(rng.integers(0, max(0, height - size) + 1))
-    return WeakParams(left, top, flip=_chance(augment.flip, rng))
-
-
-def draw_strong(width: int, height: int, augment: Augment, rng: np.random.Generator) -> StrongParams:
-    """Draw a strong view of a width × height image."""
-    # Arguments are evaluated from left to right, and the order of the draws is part of the definition of a view.
-    return StrongParams(
-        box=crop_box(width, height, augment.crop_scale, rng),
-        flip=_chance(augment.flip, rng),
-        jitter=_draw_jitter(augment.jitter, rng) if _chance(augment.jitter_probability, rng) else (),
-        grey=_chance(augment.grey, rng),
-        blur=rng.uniform(*augment.blur_radius) if _chance(augment.blur, rng) else 0.0,
-    )
-
-
 def make_view(
     image: Image.Image, letter: str, pre: Preprocess, augment: Augment, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
@@ -124,47 +80,29 @@ def make_view(
 def test_view(image: Image.Image, pre: Preprocess) -> Image.Image:
     """Resize by the model's rule, crop the centre."""
     resized = _resized(image, pre)
-    left, top = centre_corner(*resized.size, pre.size)
+    left, top = ((side - pre.size) // 2 for side in resized.size)  # negative if the image is smaller than the crop
     return resized.crop((left, top, left + pre.size, top + pre.size))
 
 
 def weak_view(image: Image.Image, pre: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
     """Resize by the model's rule, random crop, flip."""
     resized = _resized(image, pre)
-    drawn = draw_weak(*resized.size, pre.size, augment, rng)
-    crop = resized.crop((drawn.left, drawn.top, drawn.left + pre.size, drawn.top + pre.size))
-    return _flipped(crop) if drawn.flip else crop
+    left, top = (int(rng.integers(0, max(0, side - pre.size) + 1)) for side in resized.size)
+    return _maybe_flipped(resized.crop((left, top, left + pre.size, top + pre.size)), augment, rng)
 
 
 def strong_view(image: Image.Image, pre: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
     """Random resized crop (bicubic), flip, colour jitter, grey, blur."""
-    return apply_strong(image, draw_strong(*image.size, augment, rng), pre.size)
-
-
-def apply_strong(image: Image.Image, drawn: StrongParams, size: int) -> Image.Image:
-    """The strong view with the given parameters, size × size."""
-    view = image.resize((size, size), _BICUBIC, box=drawn.box)
-    view = _flipped(view) if drawn.flip else view
-    for step, amount in drawn.jitter:
-        view = _jittered(view, step, amount)
-    if drawn.grey and view.mode == "RGB":
+    # The order of the draws is part of the definition of a view.
+    box = crop_box(*image.size, augment.crop_scale, rng)
+    view = _maybe_flipped(image.resize((pre.size, pre.size), _BICUBIC, box=box), augment, rng)
+    if _chance(augment.jitter_probability, rng):
+        view = _jittered(view, augment.jitter, rng)
+    if _chance(augment.grey, rng) and view.mode == "RGB":
         view = view.convert("L").convert("RGB")
-    return view.filter(ImageFilter.GaussianBlur(drawn.blur)) if drawn.blur else view
-
-
-def resized_size(width: int, height: int, pre: Preprocess) -> tuple[int, int]:
-    """Width and height of an image after the model's resizing."""
-    if pre.rule == "none":
-        return width, height
-    if pre.rule == "squash":
-        return pre.resize, pre.resize
-    factor = pre.resize / min(width, height)
-    return round(width * factor), round(height * factor)
-
-
-def centre_corner(width: int, height: int, size: int) -> tuple[int, int]:
-    """Left and top of the centre crop; negative where the image is smaller than the crop."""
-    return (width - size) // 2, (height - size) // 2
+    if _chance(augment.blur, rng):
+        view = view.filter(ImageFilter.GaussianBlur(rng.uniform(*augment.blur_radius)))
+    return view
 
 
 def crop_box(
@@ -189,31 +127,32 @@ def _chance(probability: float, rng: np.random.Generator) -> bool:
     return bool(rng.random() < probability)
 
 
-def _draw_jitter(
-    strength: tuple[float, float, float, float], rng: np.random.Generator
-) -> tuple[tuple[int, float], ...]:
-    """Brightness, contrast, saturation and hue in a random order; those of strength 0 are drawn, but left out."""
-    drawn = [(int(step), rng.uniform(-strength[step], strength[step])) for step in rng.permutation(4)]
-    return tuple((step, amount) for step, amount in drawn if strength[step])
-
-
 def _resized(image: Image.Image, pre: Preprocess) -> Image.Image:
-    size = resized_size(*image.size, pre)
+    """The image after the model's resizing."""
+    if pre.rule == "none":
+        return image
+    size = (pre.resize, pre.resize)
+    if pre.rule == "shorter":
+        factor = pre.resize / min(image.size)
+        size = round(image.width * factor), round(image.height * factor)
     if size == image.size:
         return image
     return image.resize(size, _BICUBIC if pre.interpolation == "bicubic" else _BILINEAR)
 
 
-def _flipped(image: Image.Image) -> Image.Image:
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+def _maybe_flipped(image: Image.Image, augment: Augment, rng: np.random.Generator) -> Image.Image:
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if _chance(augment.flip, rng) else image
 
 
-def _jittered(image: Image.Image, step: int, amount: float) -> Image.Image:
-    """One operation of the colour jitter; saturation and hue leave grey images as they are."""
+def _jittered(image: Image.Image, strength: tuple[float, float, float, float], rng: np.random.Generator) -> Image.Image:
+    """Brightness, contrast, saturation and hue in a random order; grey images have neither of the last two."""
     enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
-    if step >= 2 and image.mode == "L":
-        return image
-    return _hue_shifted(image, amount) if step == 3 else enhancers[step](image).enhance(1 + amount)
+    for step in rng.permutation(4).tolist():
+        amount = rng.uniform(-strength[step], strength[step])  # drawn even if it is not applied
+        if not strength[step] or (step >= 2 and image.mode == "L"):
+            continue
+        image = _hue_shifted(image, amount) if step == 3 else enhancers[step](image).enhance(1 + amount)
+    return image
 
 
 def _hue_shifted(image: Image.Image, shift: float) -> Image.Image:

@@ -20,22 +20,18 @@ WAYS = (
 )
 
 
-def stated(row: str) -> str:
-    """The paper's row, if its text gives a number."""
-    return row if row in paper_rows("data-ratio") else ""
-
-
 def rows_at(ratio: float) -> tuple[Row, ...]:
     """All methods with a share of the images."""
+    share, stated = f"{100 * ratio:g} %", paper_rows("data-ratio")
     return tuple(
         Row(
-            f"{label}, {100 * ratio:g} %",
+            f"{label}, {share}",
             method,
             source,
             tag=f"-{ratio:g}",
             preset=preset,
             extra={"ratio": ratio},
-            paper=stated(f"{label} at {100 * ratio:g} %"),
+            paper=f"{label} at {share}" if f"{label} at {share}" in stated else "",
         )
         for label, method, source, preset in WAYS
     )

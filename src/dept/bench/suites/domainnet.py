@@ -7,8 +7,8 @@ between 2,000 and 8,000 of them here.
 from __future__ import annotations
 
 from dept.bench.shift import shifts
-from dept.bench.suite import Row, Source, Suite
-from dept.bench.suites.visda import ARCH, SEEDS, STAGES
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.visda import SEEDS, vit_sources
 
 RUN = {"max_iters": 6_000}
 TRAINING = {"max_iters": 11_000}
@@ -26,8 +26,7 @@ SUITE = Suite(
         "real->sketch",
         "painting->real",
     ),
-    sources={"plain": Source(ARCH, config=TRAINING)}
-    | {name: Source(ARCH, stages, 50, config=TRAINING) for name, stages in STAGES.items()},
+    sources=vit_sources(TRAINING),
     rows=(
         Row("Source (plain ViT)", "source", "plain", paper="Source (ViT-B)"),
         Row("Source (prompted, M=4)", "source", "G"),

@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import permutations
 
 from dept.bench.shift import Shift
-from dept.bench.suite import Row, Source, Suite
-from dept.bench.suites.visda import ARCH, OFFLINE, ONLINE, STAGES
+from dept.bench.suite import Row, Suite
+from dept.bench.suites.visda import OFFLINE, ONLINE, vit_sources
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 STEPS = {"max_iters": 1_000}
@@ -27,17 +27,12 @@ def all_shifts(domains: tuple[str, ...]) -> tuple[Shift, ...]:
     return tuple(Shift((source,), (target,)) for source, target in permutations(domains, 2))
 
 
-SOURCES = {"plain": Source(ARCH, config=STEPS)} | {
-    name: Source(ARCH, stages, 50, config=STEPS) for name, stages in STAGES.items()
-}
-ROWS = tuple(map(shortened, OFFLINE + ONLINE))
-
 SUITE = Suite(
     name="pacs",
     title="PACS, all twelve shifts, offline and online; ViT-B/16",
     data="pacs",
     shifts=all_shifts(DOMAINS),
-    sources=SOURCES,
-    rows=ROWS,
+    sources=vit_sources(STEPS),
+    rows=tuple(map(shortened, OFFLINE + ONLINE)),
     seeds=(0, 1, 2),
 )

@@ -35,20 +35,22 @@ METHODS = (
     *(row for row in STREAMED if row.source in SOURCES),
 )
 
-
-def in_scenario(row: Row, scenario: str) -> Row:
-    """A row of `pacs-mini` in a scenario."""
-    label = f"{row.label.removesuffix(', online')}, {scenario}"
-    return replace(row, label=label, tag=f"-{scenario}", extra={**row.extra, "stream": SCENARIOS[scenario]})
-
-
 SUITE = Suite(
     name="streams",
     title="seven kinds of streams, every online method; PACS photo -> the three other domains, ViT-Ti/16 at 128 px",
     data="pacs",
     shifts=shifts("photo->art_painting,cartoon,sketch"),
     sources=SOURCES,
-    rows=tuple(in_scenario(row, scenario) for scenario in SCENARIOS for row in METHODS),
+    rows=tuple(
+        replace(
+            row,
+            label=f"{row.label.removesuffix(', online')}, {scenario}",
+            tag=f"-{scenario}",
+            extra={**row.extra, "stream": stream},
+        )
+        for scenario, stream in SCENARIOS.items()
+        for row in METHODS
+    ),
     seeds=(0, 1),
     most=1000,
 )

@@ -7,6 +7,9 @@ in random order. Seeds are those of AdaContrast. The half of the table with a Re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 
@@ -14,8 +17,13 @@ ARCH = "vit_base_patch16_224.augreg_in21k_ft_in1k"
 SHIFT = Shift(("train",), ("validation",))
 STAGES = {"S": 1, "G": 4, "D": 12}
 SEEDS = (2020, 2021, 2022)
-SOURCES = {"plain": Source(ARCH)} | {name: Source(ARCH, stages, 50) for name, stages in STAGES.items()}
 STATS = {"stats": True}
+
+
+def vit_sources(config: Mapping[str, Any]) -> dict[str, Source]:
+    """The plain model, and those with 50 prompts per stage; `config` changes their training."""
+    prompted = {name: Source(ARCH, stages, 50, config=config) for name, stages in STAGES.items()}
+    return {"plain": Source(ARCH, config=config)} | prompted
 
 
 OFFLINE = (
@@ -44,7 +52,7 @@ SUITE = Suite(
     title="VisDA-C train -> validation, offline and online; ViT-B/16",
     data="visda",
     shifts=(SHIFT,),
-    sources=SOURCES,
+    sources=vit_sources({}),
     rows=OFFLINE + ONLINE,
     seeds=SEEDS,
     metric="mean_per_class",

@@ -66,8 +66,7 @@ def corrupt(image: Pixels, name: str, severity: int, *, seed: int = 0) -> Pixels
     Returns:
         A new image of bytes, (H, W, 3).
     """
-    _check_image(image)
-    _check_choice(name, severity, seed)
+    _check(image, name, severity, seed)
     rgb = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else np.array(image, order="C")
     if severity == 0:
         return rgb
@@ -75,7 +74,7 @@ def corrupt(image: Pixels, name: str, severity: int, *, seed: int = 0) -> Pixels
     return np.ascontiguousarray(_FUNCTIONS[name](rgb, int(severity), np.random.default_rng(entropy)))
 
 
-def _check_image(image: Pixels) -> None:
+def _check(image: Pixels, name: str, severity: int, seed: int) -> None:
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
         found = f"an array of {image.dtype}" if isinstance(image, np.ndarray) else f"a {type(image).__name__}"
         raise ValueError(
@@ -92,9 +91,6 @@ def _check_image(image: Pixels) -> None:
             f"The image is {image.shape[0]} x {image.shape[1]} pixels, but each side must have at least "
             f"{SMALLEST_SIDE}. Enlarge it before corrupting it."
         )
-
-
-def _check_choice(name: str, severity: int, seed: int) -> None:
     if name not in _FUNCTIONS:
         raise ValueError(f"There is no corruption called {name!r}. Choose one of: {', '.join(_FUNCTIONS)}.")
     if severity not in range(6):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,17 +81,11 @@ def line_blur(image: Floats, *, radius: int, sigma: float, angle: float) -> Floa
     direction = math.radians(angle)
     across = np.ceil(taps * math.cos(direction) - 0.5).astype(int)
     down = np.ceil(taps * math.sin(direction) - 0.5).astype(int)
-    return _shifted_sum(image, list(zip(down, across, weights, strict=True)))
-
-
-def _shifted_sum(image: Floats, taps: Sequence[tuple[int, int, float]]) -> Floats:
-    """Sum of weight · image[row + down, column + across] over taps (down, across, weight)."""
     height, width = image.shape[:2]
-    margin = max(max(abs(down), abs(across)) for down, across, _ in taps)
+    margin = int(max(abs(down).max(), abs(across).max()))
     padded = np.pad(image, [(margin, margin), (margin, margin), (0, 0)][: image.ndim], mode="edge")
     total = np.zeros_like(image)
-    for down, across, weight in taps:
-        top, left = margin + down, margin + across
+    for top, left, weight in zip(margin + down, margin + across, weights, strict=True):
         total += np.float32(weight) * padded[top : top + height, left : left + width]
     return total
 

@@ -137,11 +137,7 @@ def feathers(height: int, width: int, rng: np.random.Generator) -> Floats:
     glint = np.where(side == 0, 0.6, rng.random((count, stem.shape[1], 3, 1)))
     light = 0.2 + draw(0.3, 1.0) * (0.5 + 0.4 * np.sin(outwards + 0.8) + glint) * (1 - 0.5 * barb)
     plane = np.zeros((height, width), np.float32)
-    _paint(plane, np.rint(rows).astype(int), np.rint(columns).astype(int), light)
+    row, column = np.rint(rows).astype(int), np.rint(columns).astype(int)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    plane[row[inside], column[inside]] = np.broadcast_to(light, rows.shape)[inside]  # in order: later ones on top
     return gaussian(plane, 0.5)
-
-
-def _paint(plane: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64], light: NDArray[np.float64]) -> None:
-    """Set points of a plane (H, W) to their light, in order; points outside are left out."""
-    inside = (rows >= 0) & (rows < plane.shape[0]) & (columns >= 0) & (columns < plane.shape[1])
-    plane[rows[inside], columns[inside]] = np.broadcast_to(light, rows.shape)[inside]

@@ -16,21 +16,12 @@ import numpy as np
 from PIL import Image
 
 from dept.data.corruptions import SMALLEST_SIDE, corrupt
-from dept.data.images import ImageSet, decode, relative_name
+from dept.data.images import ImageSet, decode
 from dept.data.views import Preprocess, test_view
 from dept.errors import DataError
 
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """wraps an iterable of a known length, to show how far it is"""
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How files are made: side (0 keeps an image as it is), JPEG quality (0 for PNG), seed of the noise."""
-
-    size: int = 224
-    quality: int = 85
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ def write_tree(
     progress: Progress = lambda done, total: done,
 ) -> list[Path]:
     """Write out/<kind>/<severity>/<same path>; returns the files in order. Existing ones stay unless `replace`."""
-    names = [relative_name(path, images.root) for path in images.paths]
+    names = images.names()
     targets = _target_names(names, images.root, ".JPEG" if quality else ".png")
     jobs = [
         _Job(path, out / kind / str(level) / target, name, kind, level)
@@ -65,7 +56,7 @@ def write_tree(
         for path, name, target in zip(images.paths, names, targets, strict=True)
     ]
     missing = [job for job in jobs if replace or not job.target.exists()]
-    work = partial(_write, how=Writing(size, quality, seed))
+    work = partial(_write, size=size, quality=quality, seed=seed)
     for _ in progress(_mapped(work, missing, workers), len(missing)):
         pass
     return [job.target for job in jobs]
@@ -73,24 +64,21 @@ def write_tree(
 
 def large_enough(images: ImageSet) -> ImageSet:
     """The images that corruptions are defined on; smaller ones move to `skipped`. A DataError if none is left."""
-    sizes = [_size(path) for path in images.paths]
-    good = [index for index, size in enumerate(sizes) if min(size) >= SMALLEST_SIDE]
-    small = [
-        (path, f"{width} x {height} pixels, and each side needs at least {SMALLEST_SIDE}")
-        for path, (width, height) in zip(images.paths, sizes, strict=True)
-        if min(width, height) < SMALLEST_SIDE
-    ]
+    good: list[int] = []
+    small: list[tuple[Path, str]] = []
+    for index, path in enumerate(images.paths):
+        with Image.open(path) as image:
+            width, height = image.size
+        if min(width, height) >= SMALLEST_SIDE:
+            good.append(index)
+        else:
+            small.append((path, f"{width} x {height} pixels, and each side needs at least {SMALLEST_SIDE}"))
     if not good:
         raise DataError(
             f"None of the {len(images)} images in {images.root} is large enough to be corrupted (first: "
             f"{small[0][0].name}: {small[0][1]}). Use `size` to enlarge them."
         )
     return dataclasses.replace(images.take(good), skipped=images.skipped + tuple(small))
-
-
-def _size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
-        return image.size
 
 
 def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
@@ -114,30 +102,25 @@ def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) ->
         yield from pool.map(work, jobs, chunksize=8)
 
 
-def _write(job: _Job, *, how: Writing) -> Path:
-    pixels = np.asarray(_prepared(decode(job.source), how.size))
+def _write(job: _Job, *, size: int, quality: int, seed: int) -> Path:
+    """One corrupted copy: of side `size` (0 keeps the image's own), as JPEG of this quality (0 for PNG)."""
+    image = decode(job.source)
+    if size and image.size != (size, size):  # ImageNet-C's own preparation
+        image = test_view(image, Preprocess(size, round(size * 256 / 224), "shorter", "bilinear"))
     # The same picture gets other noise than its neighbours, but the same in every run.
-    seed = (how.seed + crc32(os.fsencode(job.name))) % 2**32
-    made = Image.fromarray(corrupt(pixels, job.kind, job.severity, seed=seed))
+    own = (seed + crc32(os.fsencode(job.name))) % 2**32
+    made = Image.fromarray(corrupt(np.asarray(image), job.kind, job.severity, seed=own))
     job.target.parent.mkdir(parents=True, exist_ok=True)
     # A file with its final name is a whole one, even if two processes make it at the same time.
     part = job.target.with_name(f"{job.target.name}.{os.getpid()}.part")
     try:
-        if how.quality:
-            made.save(part, format="JPEG", quality=how.quality, optimize=True)
+        if quality:
+            made.save(part, format="JPEG", quality=quality, optimize=True)
         else:
             made.save(part, format="PNG")
     except BaseException:  # Ctrl-C too leaves nothing behind
         part.unlink(missing_ok=True)
         raise
     # An earlier run of another quality would otherwise count every picture twice.
-    job.target.with_suffix(".png" if how.quality else ".JPEG").unlink(missing_ok=True)
+    job.target.with_suffix(".png" if quality else ".JPEG").unlink(missing_ok=True)
     return part.replace(job.target)
-
-
-def _prepared(image: Image.Image, size: int) -> Image.Image:
-    """ImageNet-C's own preparation: shorter side resized, centre cropped; an image of the right size stays."""
-    if not size or image.size == (size, size):
-        return image
-    pre = Preprocess(size=size, resize=round(size * 256 / 224), rule="shorter", interpolation="bilinear")
-    return test_view(image, pre)

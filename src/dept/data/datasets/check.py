@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dept.data.images import some
+
 State = Literal["complete", "partial", "missing"]
 
 
@@ -76,9 +78,3 @@ def overall(findings: Sequence[Finding]) -> State:
     if all(finding.complete for finding in findings if not finding.optional):
         return "complete"
     return "partial" if any(finding.found for finding in findings) else "missing"
-
-
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few names, and how many there are."""
-    text = ", ".join(names[:most])
-    return text if len(names) <= most else f"{text}, … ({len(names):,} in all)"

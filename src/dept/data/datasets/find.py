@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dept.data.datasets.check import Finding, some
+from dept.data.datasets.check import Finding
 from dept.data.datasets.scan import Contents, read_list, read_tree, sub_folders
-from dept.data.images import ImageSet
+from dept.data.images import ImageSet, some
 from dept.errors import DataError, UsageError
 
 WNID = re.compile(r"n\d{8}")
@@ -77,8 +77,13 @@ class Benchmark:
         """
         places = self._places(root)
         finding, contents = self._look(root, places, self[domain])
+        if not places:
+            names = " or ".join(self.folders)
+            missing = f"{self.title} was not found: {root} is not, and does not hold, a folder named {names}."
+            raise DataError(f"{missing} {self.where()}")
         if not finding.found or not (finding.complete or allow_partial):
-            raise DataError(self._refusal(root, places, finding))
+            partial = " From Python, allow_partial=True takes what is there." if finding.found else ""
+            raise DataError(f"{self.title}, {domain}, is {finding.state}: {finding}. {self.where()}{partial}")
         classes = imagenet_classes() if self.classes is None else self.classes
         index = {name: number for number, name in enumerate(classes)}
         foreign = sorted({key for _, key in contents.files if self._is_class(key)} - index.keys())
@@ -138,15 +143,6 @@ class Benchmark:
     def _is_class(self, name: str) -> bool:
         # Of ImageNet by its form: a look at folders should not wait for timm and its list of wnids.
         return bool(WNID.fullmatch(name)) if self.classes is None else name in self.classes
-
-    def _refusal(self, root: str | Path, places: Sequence[Path], finding: Finding) -> str:
-        if not places:
-            names = " or ".join(self.folders)
-            return (
-                f"{self.title} was not found: {root} is not, and does not hold, a folder named {names}. " + self.where()
-            )
-        partial = " From Python, allow_partial=True takes what is there." if finding.found else ""
-        return f"{self.title}, {finding.domain}, is {finding.state}: {finding}. {self.where()}{partial}"
 
 
 @lru_cache

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from dept.data.images import SUFFIXES
-from dept.errors import DataError
+from dept.data.images import SUFFIXES, list_lines
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,12 @@ class Contents:
 
 def read_tree(folder: Path) -> Contents:
     """The images of `folder/<class>/…/image`, classes and files sorted by name."""
-    names: list[str] = []
-    loose = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _hidden(entry.name):
-                continue
-            if entry.is_dir():
-                names.append(entry.name)
-            else:
-                loose += _is_image(entry.name)
-    files = tuple((path, name) for name in sorted(names) for path in sorted(_images_below(f"{folder}/{name}")))
+    entries = _visible(folder)
+    names = sorted(entry.name for entry in entries if entry.is_dir())
+    loose = sum(_is_image(entry.name) for entry in entries if not entry.is_dir())
+    files = tuple((path, name) for name in names for path in sorted(_images_below(f"{folder}/{name}")))
     problems = (f"{loose:,} images lie directly in {folder} instead of in class folders",) if loose else ()
-    return Contents(folder, files, tuple(sorted(names)), problems=problems)
+    return Contents(folder, files, tuple(names), problems=problems)
 
 
 def read_list(file: Path, root: Path, classes: Sequence[str]) -> Contents:
@@ -62,18 +54,15 @@ def read_list(file: Path, root: Path, classes: Sequence[str]) -> Contents:
 
 def sub_folders(folder: Path) -> list[str]:
     """Names of the visible folders directly below, sorted; none if the folder is not there."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not _hidden(entry.name) and entry.is_dir())
+    return sorted(entry.name for entry in _visible(folder) if entry.is_dir()) if folder.is_dir() else []
 
 
 def _parse(file: Path, classes: Sequence[str]) -> tuple[list[tuple[str, int]], list[str]]:
     """(name, label) of every good line, and one sentence for each kind of bad one."""
     good: list[tuple[str, int]] = []
     malformed, contradicting = [], []
-    for number, line in enumerate(_lines(file), 1):
-        name, _, text = line.strip().rpartition(" ")
+    for number, line in list_lines(file):
+        name, _, text = line.rpartition(" ")
         if not name or not text.isdecimal() or int(text) >= len(classes):
             malformed.append(number)
             continue
@@ -97,23 +86,19 @@ def _parse(file: Path, classes: Sequence[str]) -> tuple[list[tuple[str, int]], l
     return good, problems
 
 
-def _lines(file: Path) -> list[str]:
-    try:
-        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"The list file {file} cannot be read ({type(error).__name__}).") from error
+def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
+    # Archives made on a Mac carry a second tree of files that look like images.
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"]
 
 
 def _images_below(folder: str) -> list[str]:
     found: list[str] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _hidden(entry.name):
-                continue
-            if entry.is_dir():
-                found += _images_below(entry.path)
-            elif _is_image(entry.name):
-                found.append(entry.path)
+    for entry in _visible(folder):
+        if entry.is_dir():
+            found += _images_below(entry.path)
+        elif _is_image(entry.name):
+            found.append(entry.path)
     return found
 
 
@@ -127,8 +112,3 @@ def _names_in(folder: str) -> set[str]:
 
 def _is_image(name: str) -> bool:
     return PurePath(name).suffix.lower() in SUFFIXES
-
-
-def _hidden(name: str) -> bool:
-    # Archives made on a Mac carry a second tree of files that look like images.
-    return name.startswith(".") or name == "__MACOSX"
