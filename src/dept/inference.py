@@ -16,7 +16,7 @@ from dept.data.images import ImageSet, decodable, find_images, labelled_as, upri
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.views import test_view
 from dept.errors import UsageError
-from dept.metrics import Scores, score
+from dept.metrics import Scores, finite, score
 from dept.models.model import Model
 
 
@@ -79,7 +79,7 @@ def _predictions(
     model.eval()
     for images in views:
         output = model.to(images.device).read(images)
-        best = output.logits.softmax(dim=-1).topk(min(topk, len(model.classes)), dim=-1)
+        best = finite(output.logits.softmax(dim=-1)).topk(min(topk, len(model.classes)), dim=-1)
         for row, (values, indices) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
             ranked = tuple((model.classes[i], value) for i, value in zip(indices, values, strict=True))
             extra = tuple(output.features[row].tolist()) if with_features else ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
@@ -12,14 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from dept.errors import DataError, UsageError
 
-FORMAT = 1
+FORMAT = 2
+"""what we write. Format 1 has no checksum, and is still read"""
+MEASURED = ("model", "adapter", "stats")
+"""kinds of files whose numbers must all be finite"""
 
+LEFTOVER = ".part"
+logger = logging.getLogger(__name__)
 # Only between elements does JSON have line ends, so nothing inside a string matches.
 _NUMBERS = re.compile(r"\[\n[-+\d.eE,\s]+\n\s*\]")
 
@@ -28,11 +36,15 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old or the new content, never a part; a DataError if it fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        for old in path.parent.glob(f".{glob.escape(path.name)}.*{LEFTOVER}"):
+            old.unlink(missing_ok=True)  # of a save that was killed
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=LEFTOVER)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            Path(name).chmod(0o644)  # mkstemp is private by default; results are meant to be shared
+                file.flush()
+                os.fsync(handle)  # before the rename: after a power loss the name must not point to nothing
+            Path(name).chmod(0o666 & ~_umask())  # mkstemp is private by default; results are meant to be shared
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -41,6 +53,13 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise DataError(
             f"{path} could not be written ({error.strerror or error}). Check disk space and permissions."
         ) from error
+
+
+def _umask() -> int:
+    """The umask of the process, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def check_output(
@@ -77,10 +96,48 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (compact + "\n").encode())
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a DataError if the file holds anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, RecursionError, ValueError) as error:
+        raise DataError(f"{path} is not readable JSON ({error}).") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds a {type(value).__name__}; a JSON object is expected.")
+    return value
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write tensors with their metadata, atomically."""
+    """Write tensors with their metadata and a checksum over both, atomically."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomic(path, save(plain, metadata={"dept": json.dumps(meta, separators=(",", ":"))}))
+    if meta["kind"] in MEASURED and (bad := not_finite(plain)):
+        raise DataError(f"{path} was not written: {bad} holds numbers that are not finite (NaN, or too large).")
+    full = {**meta, "format": FORMAT}
+    full["sha256"] = checksum(plain, full)
+    write_atomic(path, save(plain, metadata={"dept": json.dumps(full, separators=(",", ":"))}))
+
+
+def checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
+    """sha256 over the metadata, as it is read back, and all tensors. It finds damage, not an attacker."""
+    said = {name: value for name, value in meta.items() if name != "sha256"}
+    text = json.dumps(json.loads(json.dumps(said)), sort_keys=True)
+    return hashlib.sha256(f"{text}\n{tensors_hash(tensors)}".encode()).hexdigest()
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(flat.numpy().data)  # no copy
+    return digest.hexdigest()
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str:
+    """Name of a tensor that holds a NaN or an infinity; empty if there is none."""
+    floats = ((name, tensor) for name, tensor in tensors.items() if tensor.is_floating_point())
+    return next((name for name, tensor in floats if not bool(tensor.isfinite().all())), "")
 
 
 def file_sha256(path: Path) -> str:
@@ -104,11 +161,18 @@ def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume")."""
+    """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume"), checked for damage."""
     with _opened(Path(path)) as (file, meta):
         if meta["kind"] != kind:
             raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
-        return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118 (not a dict)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    if meta["format"] == 1:
+        logger.info("%s has format 1, which carries no checksum: damage is not noticed.", path)
+    elif meta.get("sha256") != checksum(tensors, meta):
+        raise DataError(f"{path} is damaged: its checksum is not that of its content. Create or fetch it again.")
+    if kind in MEASURED and (bad := not_finite(tensors)):
+        raise DataError(f"{path} holds numbers that are not finite, in {bad}. Create the file again.")
+    return tensors, meta
 
 
 @contextmanager
@@ -127,9 +191,10 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
                 raise DataError(f"{path} holds plain weights without dept's metadata. Convert it with `dept convert`.")
             with intact(path):
                 meta: dict[str, Any] = json.loads(header["dept"])
-                if (found := meta.get("format")) != FORMAT:
-                    raise DataError(f"{path} has format {found}; this version of dept reads format {FORMAT}.")
-                str(meta["kind"])  # every file says what it is
+                if (found := meta.get("format")) not in (1, FORMAT):
+                    raise DataError(f"{path} has format {found}; this version of dept reads formats 1 and {FORMAT}.")
+                if not isinstance(meta["kind"], str):
+                    raise ValueError("kind must be a word")
             yield file, meta
     except (SafetensorError, OSError) as error:
         raise DataError(
@@ -143,7 +208,7 @@ def intact(path: str | Path) -> Iterator[None]:
     """Around code that reads the metadata of a file: what it lacks, or has in another form, becomes a sentence."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise DataError(
             f"The metadata of {path} is damaged, or was written by another version of dept "
             f"({type(error).__name__}: {error}). Create the file again, or use the version that wrote it."

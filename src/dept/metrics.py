@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dept.core.losses import entropy
+from dept.errors import DeptError
 
 
 class Scores(TypedDict):
@@ -39,6 +40,17 @@ class LabelFree(TypedDict):
     changed: float
     before: Confidence
     after: Confidence
+
+
+def finite(outputs: Tensor) -> Tensor:
+    """The outputs (n, …) of a model as they are; a DeptError if there is a NaN or an infinity among them."""
+    bad = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
+    if bad:
+        raise DeptError(
+            f"The model's outputs are not finite for {bad} of {len(outputs)} images. Its weights are too large, or "
+            "adaptation has diverged: lower `lr`, or use the model before adaptation."
+        )
+    return outputs
 
 
 def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> Scores:

@@ -25,7 +25,7 @@ def stats_file(model: Model, images: Tensor, path: Path) -> str:
     batch = random_batch("t", len(images))
     labels = model(images).argmax(dim=1)
     tensors = feature_statistics(model, [type(batch)((images,), batch.index)], labels)
-    meta = {"format": 1, "kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
+    meta = {"kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
     return str(save_stats(tensors, meta | {"backbone_sha256": fingerprint(model)}, path))
 
 

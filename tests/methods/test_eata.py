@@ -33,7 +33,7 @@ def fake_stats(model: Model, path: Path, sha: str | None = None) -> str:
     norms = EATA(model).trained_names
     tensors = {f"fisher.{n}": torch.full_like(model.get_parameter(n), value) for value, n in enumerate(norms, 1)}
     tensors["class_means"] = torch.zeros_like(model.head.weight)
-    meta = {"format": 1, "kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
+    meta = {"kind": "stats", "arch": "tiny", "stages": 0, "prompts": 0}
     return str(save_stats(tensors, meta | {"backbone_sha256": sha or fingerprint(model)}, path))
 
 

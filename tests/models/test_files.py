@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_plain_model_round_trip(tmp_path: Path) -> None:
 
 def test_model_metadata(saved: tuple[Path, Path]) -> None:
     meta = read_meta(saved[0])
-    assert meta["kind"] == "model" and meta["format"] == 1 and meta["arch"] == "vit_tiny_patch16_224"
+    assert meta["kind"] == "model" and meta["format"] == 2 and meta["arch"] == "vit_tiny_patch16_224"
     assert (meta["stages"], meta["prompts"], meta["classes"]) == (2, 3, ["blue", "green", "red"])
     assert meta["preprocess"]["size"] == 32 and meta["preprocess"]["resize"] == 37
     assert len(meta["backbone_sha256"]) == 64 and "dept_version" in meta
@@ -237,8 +238,8 @@ def test_the_wrong_kind_is_refused(saved: tuple[Path, Path]) -> None:
 
 def test_another_format_version_is_refused(saved: tuple[Path, Path], tmp_path: Path) -> None:
     tensors, meta = read_tensors(saved[1], "adapter")
-    write_tensors(tmp_path / "new.safetensors", tensors, meta | {"format": 99})
-    with pytest.raises(DataError, match="has format 99; this version of dept reads format 1"):
+    save_file(tensors, tmp_path / "new.safetensors", metadata={"dept": json.dumps(meta | {"format": 99})})
+    with pytest.raises(DataError, match="has format 99; this version of dept reads formats 1 and 2"):
         read_meta(tmp_path / "new.safetensors")
 
 
@@ -281,11 +282,16 @@ def test_tensors_that_do_not_fit_are_refused(saved: tuple[Path, Path], tmp_path:
     tensors, meta = read_tensors(saved[0], "model")
     del tensors["head.bias"]
     write_tensors(tmp_path / "m.safetensors", tensors, meta)
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(DataError, match=r"do not fit 'vit_tiny_patch16_224': head.bias is missing, \(3,\) is expected"):
         load_model(tmp_path / "m.safetensors")
     write_tensors(tmp_path / "m.safetensors", tensors, meta | {"arch": "no_such_arch"})
-    with pytest.raises(DataError, match="timm cannot build 'no_such_arch'"):
+    with pytest.raises(DataError, match="must be the name of a timm model, found 'no_such_arch'"):
         load_model(tmp_path / "m.safetensors")
+
+
+def without_checksum(meta: dict[str, Any]) -> str:
+    """The header that the first format had."""
+    return json.dumps({name: value for name, value in meta.items() if name != "sha256"} | {"format": 1})
 
 
 def rewritten(path: Path, header: str) -> Path:
@@ -312,6 +318,9 @@ def test_metadata_of_another_version_is_a_sentence(saved: tuple[Path, Path], cha
     else:
         del meta[change]
     rewritten(saved[0], json.dumps(meta))
+    with pytest.raises(DataError, match="its checksum is not that of its content"):
+        load_model(saved[0])
+    rewritten(saved[0], without_checksum(meta))
     with pytest.raises(DataError, match=f"written by another version of dept.*{change}"):
         load_model(saved[0])
 
@@ -319,7 +328,7 @@ def test_metadata_of_another_version_is_a_sentence(saved: tuple[Path, Path], cha
 def test_an_adapter_without_its_hashes_is_refused(saved: tuple[Path, Path]) -> None:
     model, meta = load_model(saved[0]), read_meta(saved[1])
     for missing in ("backbone_sha256", "classes_sha256"):
-        rewritten(saved[1], json.dumps({key: value for key, value in meta.items() if key != missing}))
+        rewritten(saved[1], without_checksum({key: value for key, value in meta.items() if key != missing}))
         with pytest.raises(DataError, match=f"written by another version of dept.*{missing}"):
             load_adapter(saved[1], model)
 
@@ -327,10 +336,82 @@ def test_an_adapter_without_its_hashes_is_refused(saved: tuple[Path, Path]) -> N
 def test_a_backbone_that_was_changed_in_the_file_is_refused(saved: tuple[Path, Path]) -> None:
     tensors, meta = read_tensors(saved[0], "model")
     tensors["backbone.blocks.1.attn.qkv.weight"][0, 0] = 0.0
-    write_tensors(saved[0], tensors, meta)
+    save_file(tensors, saved[0], metadata={"dept": without_checksum(meta)})
     with pytest.raises(DataError, match="has changed since the file was written") as error:
         load_model(saved[0])
     assert meta["backbone_sha256"][:16] in str(error.value)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_flipped_bit_anywhere_in_a_file_is_noticed(saved: tuple[Path, Path], which: int) -> None:
+    """In a tensor, in the metadata, in the header: loading says so, or the bit was of no consequence (white space)."""
+    path, rng = saved[which], random.Random(which)
+    model, whole = load_model(saved[0]), path.read_bytes()
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(DataError):
+            load_model(path) if which == 0 else load_adapter(path, model)
+
+
+def test_exchanged_class_names_are_noticed(saved: tuple[Path, Path]) -> None:
+    meta = read_meta(saved[0])
+    rewritten(saved[0], json.dumps(meta | {"classes": meta["classes"][::-1]}))
+    with pytest.raises(DataError, match="is damaged: its checksum"):
+        load_model(saved[0])
+
+
+def test_files_of_the_first_format_are_read_and_say_what_they_lack(
+    saved: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = state_of(load_model(saved[0]))
+    rewritten(saved[0], without_checksum(read_meta(saved[0])))
+    with caplog.at_level("INFO"):
+        assert same_bits(before, state_of(load_model(saved[0])))
+    assert "format 1, which carries no checksum" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [
+        ({"arch": "hf-hub:somebody/model"}, "name of a timm model"),
+        ({"arch": "local-dir:/etc"}, "name of a timm model"),
+        ({"options": {"checkpoint_path": "weights.bin"}}, "'checkpoint_path' is not supported"),
+        ({"options": {"pretrained_cfg": {"file": "x"}}}, "'pretrained_cfg' is not supported"),
+        ({"options": {"depth": 10**6}}, "must be a plain value"),
+        ({"options": {"depth": 20_000}}, "depth is 20000"),
+        ({"options": {"embed_dim": 65_000, "num_heads": 2, "depth": 4}}, "do not fit"),
+        ({"stages": 10**9, "prompts": 10**9}, "prompts, but tensors of 2 x 3"),
+        ({"classes": ["a"]}, "1 class names for a head of 3 outputs"),
+        ({"classes": "abc"}, "classes must be a list of names"),
+        ({"projection": {"hidden": 10**9, "bottleneck": 1, "out": 1}}, "sizes of projection"),
+        ({"preprocess": {"size": 32, "resize": 36, "rule": "x"}}, "no resize rule 'x'"),
+        ({"preprocess": {"std": [0.0, 1.0, 1.0]}}, "std above 0"),
+        ({"preprocess": {"size": 10**9}}, "size and resize must be whole numbers"),
+        ({"augment": {"flip": float("nan")}}, "flip must be 1 numbers from 0 to 100"),
+    ]
+)  # fmt: skip
+def test_metadata_is_checked_before_anything_is_built(
+    saved: tuple[Path, Path], change: dict[str, Any], said: str
+) -> None:
+    """With a checksum that fits: this is not about damage. Nothing but the file is opened, nothing large is made."""
+    tensors, meta = read_tensors(saved[0], "model")
+    write_tensors(saved[0], tensors, meta | change)
+    with pytest.raises(DataError, match=said):
+        load_model(saved[0])
+
+
+def test_numbers_that_are_not_finite_are_neither_written_nor_read(saved: tuple[Path, Path], tmp_path: Path) -> None:
+    adapter = load_adapter(saved[1], load_model(saved[0]))
+    adapter.tensors["head.bias"][0] = 1e6
+    with pytest.raises(DataError, match=r"was not written: head.bias holds numbers that are not finite"):
+        save_adapter(adapter, tmp_path / "half.safetensors", half=True)
+    assert not (tmp_path / "half.safetensors").exists()
+    tensors, meta = read_tensors(saved[0], "model")
+    tensors["head.bias"][0] = float("nan")
+    save_file(tensors, saved[0], metadata={"dept": without_checksum(meta)})
+    with pytest.raises(DataError, match=r"not finite, in head.bias"):
+        load_model(saved[0])
 
 
 # ---- atomic writes ----

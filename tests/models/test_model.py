@@ -115,8 +115,8 @@ def test_a_head_without_bias_gets_zeros_and_survives_its_file(tmp_path: Path) ->
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"timm knows no architecture 'vit_huge_magic'. Close names: .*vit"):
         create_model("vit_huge_magic", 3)
-    with pytest.raises(DataError, match=r"weights file .*nowhere does not exist"):
+    with pytest.raises(DataError, match=r"checkpoint .*nowhere does not exist"):
         create_model("vit_tiny_patch16_224", 3, weights=tmp_path / "nowhere")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
-    with pytest.raises(DataError, match="could not be loaded from"):
+    with pytest.raises(DataError, match="cannot be read as plain weights"):
         create_model("vit_tiny_patch16_224", 3, weights=tmp_path / "junk.safetensors", **TIMM)

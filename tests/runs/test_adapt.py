@@ -11,7 +11,7 @@ import torch
 
 import dept.runs.adapt as adapting
 from dept.data.images import ImageSet, find_images, find_labelled
-from dept.errors import DataError, Interrupted, UsageError
+from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.inference import evaluate
 from dept.io import read_meta, read_tensors
 from dept.methods.dept import DePT
@@ -36,6 +36,7 @@ from support import (
     tiny_model,
     tiny_resnet,
     write_labelled,
+    write_unlabelled,
 )
 
 BRIEF: dict[str, Any] = {"batch": 4, "max_iters": 1, "device": "cpu"}
@@ -298,7 +299,7 @@ def test_scored_images_must_have_the_models_classes(
     """A set found without the model's order of classes would be scored against the wrong ones."""
     shutil.copytree(target_labelled / "red", tmp_path / "some" / "red")
     for images in (find_labelled(tmp_path / "some"), find_images(tmp_path / "some")):
-        with pytest.raises(DataError, match=r"the model's classes \[blue, green, red\]; they have"):
+        with pytest.raises(DataError, match=r"the model's classes \[blue, green, red\], in this order; they have"):
             adapt(source_run.file, tmp_path / "some", out=tmp_path / "run", score_on=images, **TINY)
         with pytest.raises(DataError, match="must be labelled with the model's classes"):
             evaluate(load_model(source_run.file), images)
@@ -533,3 +534,26 @@ def test_an_overwritten_run_that_fails_leaves_the_old_adapter(
     assert not (run.folder / "result.json").exists(), "the run that is there now is not finished"
     read = read_run(run.folder)
     assert read.adapter is None and read.protocol["seed"] == 1, "the old adapter is none of the new run"
+
+
+def test_images_that_change_during_a_run_are_noticed(
+    source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = write_unlabelled(tmp_path / "images", 6)
+    settings = {"method": "tent", "batch": 3, "device": "cpu"}
+    assert adapt(source_run.file, images, out=tmp_path / "a", **settings).result["notes"] == []
+
+    def replace_one(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 0:
+            first = next(images.rglob("*.png"))
+            first.write_bytes(first.read_bytes())
+
+    run = adapt(source_run.file, images, out=tmp_path / "b", listener=replace_one, **settings)
+    assert any("images have changed since the run began" in note for note in run.result["notes"])
+
+
+def test_a_model_that_overflows_is_not_written(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    """The last step of a run is checked like any other."""
+    with pytest.raises(DeptError, match=r"not finite|no longer finite"):
+        adapt(source_run.file, target_images, out=tmp_path, method="tent", lr=1e38, max_iters=1, device="cpu")
+    assert not (tmp_path / "adapter.safetensors").exists()

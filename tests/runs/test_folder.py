@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,3 +211,23 @@ def test_a_device_that_is_not_there(device: str) -> None:
 
 def test_device() -> None:
     assert resolve_device("cpu") == "cpu" and resolve_device("auto") in ("cpu", "cuda", "mps")
+
+
+def test_one_process_per_folder(tmp_path: Path) -> None:
+    """A second one is told who holds it; a lock whose process was killed holds nobody up."""
+    code = f"""
+import time
+from dept.runs.folder import RunFolder
+with RunFolder({str(tmp_path)!r}, "adapter.safetensors", resume=False).locked():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=f"is in use by process {other.pid} on "), folder(tmp_path).locked():
+            pass
+        other.kill()
+        other.wait()
+    with folder(tmp_path).locked():
+        assert (tmp_path / ".holder").read_text().startswith(f"process {os.getpid()} ")
+    assert not (tmp_path / ".holder").exists()

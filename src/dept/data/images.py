@@ -249,6 +249,13 @@ def _some(images: ImageSet) -> ImageSet:
     return images
 
 
+def files_state(images: ImageSet) -> str:
+    """sha256 of sizes and times of change: whether files have been replaced since. No file is read."""
+    found = [path.stat() if path.exists() else None for path in images.paths]
+    states = [(state.st_size, state.st_mtime_ns) if state else None for state in found]
+    return hashlib.sha256(repr(states).encode()).hexdigest()
+
+
 def list_hash(images: ImageSet) -> str:
     """sha256 of the relative paths in order."""
     return hashlib.sha256(os.fsencode("\n".join(images.names()))).hexdigest()

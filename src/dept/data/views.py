@@ -18,6 +18,10 @@ from PIL import Image, ImageEnhance, ImageFilter
 _BICUBIC, _BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 
+MAX_SIDE = 8192
+"""of a square input, in pixels"""
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """How a model wants its images; stored with the model and never guessed."""
@@ -31,6 +35,17 @@ class Preprocess:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        sides = (self.size, self.resize)
+        if not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in sides):
+            raise ValueError(f"size and resize must be whole numbers from 1 to {MAX_SIDE}, found {sides}")
+        if self.rule not in ("squash", "shorter", "none") or self.interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(f"there is no resize rule {self.rule!r} with interpolation {self.interpolation!r}")
+        if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
+            raise ValueError(f"mean and std must have 1 or 3 values each, found {self.mean} and {self.std}")
+        if not all(abs(value) <= 1e3 for value in self.mean) or not all(1e-6 <= value <= 1e3 for value in self.std):
+            raise ValueError(f"mean and std must be finite and std above 0, found {self.mean} and {self.std}")
 
     @property
     def channels(self) -> int:
@@ -54,6 +69,13 @@ class Augment:
     blur: float = 0.5
     """probability of a blurred strong view"""
     blur_radius: tuple[float, float] = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        ranges = {"crop_scale": 2, "jitter": 4, "blur_radius": 2}
+        for name, value in vars(self).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if len(numbers) != ranges.get(name, 1) or not all(0 <= number <= 100 for number in numbers):
+                raise ValueError(f"{name} must be {ranges.get(name, 1)} numbers from 0 to 100, found {value}")
 
 
 def view_rng(seed: int, epoch: int, index: int, view: int) -> np.random.Generator:

@@ -18,8 +18,9 @@ from dept.core.projection import projection_sizes
 from dept.core.select import select
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError
-from dept.io import FORMAT, intact, read_tensors, write_tensors
-from dept.models.model import Card, Model, build_empty, fingerprint, tensors_hash
+from dept.io import intact, read_tensors, tensors_hash, write_tensors
+from dept.models.model import Card, Model, build_empty, fingerprint
+from dept.models.schema import check_model
 
 _SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
 
@@ -34,7 +35,6 @@ def save_model(model: Model, path: str | Path) -> Path:
     card = model.card
     domains = model.domains if model.domains is not None and is_mean(model.domains, model.prompts) else None
     meta = {
-        "format": FORMAT,
         "kind": "model",
         "arch": card.arch,
         "options": card.options,
@@ -64,7 +64,9 @@ def load_model(path: str | Path) -> Model:
 def read_model(path: str | Path) -> tuple[Model, str]:
     """Read a model file; returns the fingerprint of its backbone too, which hashes as many bytes as the file has."""
     tensors, meta = read_tensors(path, "model")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     with intact(path):
+        check_model(meta, shapes)
         card = Card(
             meta["arch"],
             tuple(meta["classes"]),
@@ -73,21 +75,25 @@ def read_model(path: str | Path) -> tuple[Model, str]:
             meta["options"],
             meta["history"],
         )
-        model = build_empty(
-            card,
-            stages=meta["stages"],
-            prompts=meta["prompts"],
-            projection=meta["projection"],
-            auxiliary=meta.get("auxiliary"),
-            domains=meta.get("domains"),
-        )
+        parts: dict[str, Any] = {
+            name: meta.get(name) for name in ("stages", "prompts", "projection", "auxiliary", "domains")
+        }
+        # First without memory: what is built is no larger than what the file holds.
+        with torch.device("meta"):
+            skeleton = build_empty(card, **parts).state_dict()
+        expected = {name: tuple(tensor.shape) for name, tensor in skeleton.items()}
+        odd = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
+        if odd:
+            raise DataError(
+                f"The tensors of {path} do not fit {card.arch!r}: {odd[0]} is {shapes.get(odd[0], 'missing')}, "
+                f"{expected.get(odd[0], 'nothing')} is expected. {len(odd)} tensors differ."
+            )
+        model = build_empty(card, **parts)
         stored = str(meta["backbone_sha256"])
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DataError(f"The tensors of {path} do not fit {card.arch!r}: {error}") from error
-    found = tensors_hash({n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")})
-    if found != stored:
+    model.load_state_dict(tensors)
+    backbone = {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")}
+    # Later formats have a checksum over everything, which has been checked already.
+    if meta["format"] == 1 and (found := tensors_hash(backbone)) != stored:
         raise DataError(
             f"The backbone in {path} has changed since the file was written: its metadata says {stored[:16]}…, its "
             f"tensors are {found[:16]}…. Make or fetch the file anew."
@@ -99,7 +105,6 @@ def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:
     """Metadata of an adapter over this model; `entries` say how it came about."""
     card = model.card
     meta = {
-        "format": FORMAT,
         "kind": "adapter",
         "arch": card.arch,
         "stages": model.stages,

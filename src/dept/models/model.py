@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,9 @@ from dept.core.domains import Domains
 from dept.core.vit import AdaptedModel, fresh_prompts
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
+from dept.io import tensors_hash
+from dept.models.checkpoint import read_state
+from dept.models.schema import check_options
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def build_empty(
     """
     try:
         backbone = timm.create_model(card.arch, pretrained=False, num_classes=0, **card.options)
-    except (RuntimeError, TypeError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise DataError(f"timm cannot build {card.arch!r} with {card.options}: {error}") from error
     width = _feature_width(backbone)
     model = Model(backbone, nn.Linear(width, len(card.classes)), card, stages=stages, prompts=prompts)
@@ -164,21 +166,13 @@ def fingerprint(model: AdaptedModel) -> str:
     return tensors_hash(model.backbone.state_dict())
 
 
-def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes and bytes, in the order of the names."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options: dict[str, Any]) -> Any:
-    overlay: dict[str, Any] | None = None
-    if weights is not None:
-        if not Path(weights).is_file():
-            raise DataError(f"The weights file {weights} does not exist.")
-        overlay = {"file": str(weights), "custom_load": False}  # AugReg configs expect .npz otherwise
+    try:
+        check_options({name: value for name, value in options.items() if name != "num_classes"})
+    except ValueError as error:
+        raise UsageError(f"timm's {arch!r} cannot be built here: {error}.") from error
+    # Read here and handed over as tensors: some versions of timm would unpickle the file.
+    overlay = None if weights is None else {"state_dict": read_state(Path(weights)), "custom_load": False}
     try:
         return timm.create_model(
             arch, pretrained=pretrained or weights is not None, pretrained_cfg_overlay=overlay, **options

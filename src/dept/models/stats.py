@@ -23,9 +23,9 @@ from dept.core.vit import AdaptedModel
 from dept.data.images import ImageSet, list_hash
 from dept.data.loader import Batch, Runtime, TestPasses, Views
 from dept.errors import DataError, UsageError
-from dept.io import intact, read_meta, read_tensors, write_tensors
+from dept.io import intact, read_meta, read_tensors, tensors_hash, write_tensors
 from dept.models.files import adapter_meta
-from dept.models.model import Model, fingerprint, tensors_hash
+from dept.models.model import Model, fingerprint
 
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import signal
 import threading
 import time
@@ -12,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.io import FORMAT, check_folder, read_tensors, write_atomic, write_json, write_tensors
+from dept.io import check_folder, read_json, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
 from dept.runs.record import Result
@@ -57,13 +60,37 @@ class RunFolder:
     ) -> None:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
-        held = [name for name in (product, *TRACES, PAGE) if (self.path / name).exists()]
-        if stream:
-            self._check_stream(held, resume)
-        else:
-            self._check_run(held, resume, overwrite)
-        self.resume = resume
+        self.resume, self._overwrite, self._stream = resume, overwrite, stream
+        self._check_free()
         check_folder(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder. The system ends the lock of a process that was killed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock, holder = FileLock(self.path / ".lock"), self.path / ".holder"
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            who = holder.read_text(errors="replace")[:200] if holder.exists() else "another process"
+            raise UsageError(
+                f"{self.path} is in use by {who}. Wait until it has ended, or choose another `out`."
+            ) from error
+        try:
+            self._check_free()  # again: somebody may have been here since
+            holder.write_text(f"process {os.getpid()} on {platform.node()}")
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+            lock.release()
+
+    def _check_free(self) -> None:
+        """Refuse a folder that holds another run, or nothing to resume."""
+        held = [name for name in (self.product.name, *TRACES, PAGE) if (self.path / name).exists()]
+        if self._stream:
+            self._check_stream(held, self.resume)
+        else:
+            self._check_run(held, self.resume, self._overwrite)
 
     def _check_run(self, held: list[str], resume: bool, overwrite: bool) -> None:
         interrupted = self.resume_file.exists()
@@ -96,21 +123,25 @@ class RunFolder:
         """Predictions of a stream."""
         return self.path / PREDICTIONS
 
-    def configure(self, config: dict[str, Any]) -> None:
-        """Write config.json. When resuming, refuse one that differs from the stored one in what decides the result.
+    def configure(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Write config.json; returns the config that the run began with.
+
+        When resuming, one that differs from the stored one in what decides the result is refused.
 
         By now the run is known to be possible, so what `overwrite` replaces is removed here and not before. The old
         product stays until the new one takes its place; without result.json it does not count.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
-            self._refuse_changes(_deciding(json.loads(file.read_text())), _deciding(plain))
+            stored = read_json(file)
+            self._refuse_changes(_deciding(stored), _deciding(plain))
+            return stored
         if not self.resume:
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, plain)
+        return config
 
     def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """A run continues with the settings it was started with."""
@@ -136,7 +167,7 @@ class RunFolder:
 
     def save_state(self, method: Method, next_step: int, **extra: Tensor) -> None:
         """Write the resume file: the whole state of the method, and the step to continue with."""
-        meta = {"format": FORMAT, "kind": "resume", "method": method.name, "next_step": next_step}
+        meta = {"kind": "resume", "method": method.name, "next_step": next_step}
         write_tensors(self.resume_file, prefixed("method", method.state_dict()) | extra, meta)
 
     def load_state(self, method: Method) -> tuple[int, dict[str, Tensor]]:

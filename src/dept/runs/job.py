@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dept.core.vit import can_be_prompted
-from dept.data.images import ImageSet
+from dept.data.images import ImageSet, files_state
 from dept.data.loader import Runtime, TestPasses, Views
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
@@ -106,9 +106,13 @@ class Job:
     """what the user should know"""
 
     def run(self) -> Result:
-        """Before → loop → after → finish."""
-        folder = self.folder
-        folder.configure({"protocol": self.protocol, "options": asdict(self.options)})
+        """Before → loop → after → finish, alone in the folder."""
+        with self.folder.locked():
+            return self._run()
+
+    def _run(self) -> Result:
+        folder, state = self.folder, files_state(self.images)
+        earlier = folder.configure({"protocol": self.protocol, "options": asdict(self.options), "files": state})
         if not folder.resume:
             folder.log("start", total=self.total, notes=self.notes, inputs=self.inputs)
         self.before()
@@ -117,6 +121,8 @@ class Job:
             done = event.progress.step + 1
             self.on_step(event)
         record = {"images": len(self.images), "skipped": skipped_files(self.images), **self.method.counts()}
+        if files_state(self.images) != earlier.get("files", state):
+            self.notes.append("Some images have changed since the run began: it cannot be repeated exactly.")
         if self.method.skipped_steps:
             self.notes.append(f"{self.method.skipped_steps} steps were skipped: their gradients were not finite.")
             record["skipped_steps"] = self.method.skipped_steps

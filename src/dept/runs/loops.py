@@ -13,6 +13,7 @@ from dept.data.images import ImageSet
 from dept.data.loader import Batch, Key, LabelledBatch, Runtime, TestPasses, Views, batches, shuffled_keys
 from dept.methods.base import BaseConfig, Method, Progress
 from dept.methods.uda.base import PairedBatch, PairedPasses, UDAConfig, UDAMethod
+from dept.metrics import finite
 from dept.models.model import Model
 
 
@@ -176,7 +177,7 @@ def collect(passes: Iterable[Batch], method: Method) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for batch in passes:
         for name, probabilities in method.readouts(batch.views[0]).items():
-            parts.setdefault(name, []).append(probabilities.cpu())
+            parts.setdefault(name, []).append(finite(probabilities).cpu())
     return {name: torch.cat(tensors) for name, tensors in parts.items()}
 
 
@@ -185,4 +186,4 @@ def class_probabilities(model: Model, images: ImageSet, runtime: Runtime) -> Ten
     """Probabilities (n, C) on test views, on the CPU."""
     passes = TestPasses(images, Views(model.card.preprocess), runtime)
     model.to(runtime.device).eval()
-    return torch.cat([model(batch.views[0]).softmax(dim=-1).cpu() for batch in passes()])
+    return torch.cat([finite(model(batch.views[0]).softmax(dim=-1)).cpu() for batch in passes()])

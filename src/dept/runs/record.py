@@ -8,9 +8,10 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from dept.data.images import ImageSet, list_hash
 from dept.data.views import Augment
+from dept.io import tensors_hash
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree, Scores
-from dept.models.model import Model, tensors_hash
+from dept.models.model import Model
 from dept.runs.environment import Environment
 
 

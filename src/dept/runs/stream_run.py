@@ -17,9 +17,10 @@ from typing import IO, Any, Literal, cast
 from dept.data.arrivals import watched_paths, written_paths
 from dept.data.images import ImageSet, find_images, reason
 from dept.data.streams import arranged
-from dept.errors import DataError, DeptError, UsageError
-from dept.io import FORMAT, read_tensors, write_atomic, write_tensors
+from dept.errors import DataError, UsageError
+from dept.io import read_tensors, write_atomic, write_tensors
 from dept.methods.base import BaseConfig, OnlineConfig
+from dept.metrics import finite
 from dept.models.files import adapter_meta, read_model, rest_hash, save_adapter
 from dept.models.model import Model
 from dept.runs.environment import environment
@@ -149,6 +150,10 @@ class _Session:
 
     def run(self, inputs: dict[str, str]) -> bool:
         """Until the images end, or somebody stops it; returns whether that was so."""
+        with self.folder.locked():
+            return self._run(inputs)
+
+    def _run(self, inputs: dict[str, str]) -> bool:
         folder, stream = self.folder, self.stream
         given = {entry.name: getattr(self.options, entry.name) for entry in fields(self.options)}
         options = {name: value for name, value in given.items() if value != getattr(StreamOptions, name)}
@@ -232,13 +237,8 @@ class _Session:
         update, good = self.stream.steps, [made for _, made in group if made is not None]
         rows: list[dict[str, Any]] = []
         reply = self.stream.feed(good, last=last) if good else None
-        best = reply.probabilities.max(dim=-1) if reply else None
+        best = finite(reply.probabilities).max(dim=-1) if reply else None
         answers = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True) if best else ())
-        if reply is not None and not bool(reply.logits.isfinite().all()):
-            raise DeptError(
-                f"The model's outputs are not finite after {update} updates. Lower `lr`; the last saved adapter is in "
-                f"{self.folder.path}."
-            )
         for path, made in group:
             if made is None:
                 rows.append({"path": str(path), "error": self.skipped[str(path)]})
@@ -272,7 +272,7 @@ class _Session:
             images=self.predicted,
         )
         save_adapter(adapter, self.folder.product)
-        meta = {"format": FORMAT, "kind": "stream", "lines": self.lines}
+        meta = {"kind": "stream", "lines": self.lines}
         write_tensors(self.folder.resume_file, self.stream.state_dict(), meta)
 
     def _restore(self) -> None:

@@ -1,0 +1,96 @@
+"""What the metadata of our files may say. Checked before anything is built or allocated from it.
+
+A file is input from outside: sizes in it are believed only as far as its own tensors have them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# Keywords that decide what timm builds. None of them names a file, an address or a callable.
+OPTIONS = {
+    "img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads", "mlp_ratio", "qkv_bias", "qk_norm",
+    "proj_bias", "init_values", "class_token", "reg_tokens", "no_embed_class", "dynamic_img_size", "pre_norm",
+    "final_norm", "fc_norm", "global_pool", "weight_init", "drop_rate", "pos_drop_rate", "proj_drop_rate",
+    "attn_drop_rate", "drop_path_rate", "channels", "layers", "widths", "depths", "dims", "num_features", "stem_width",
+    "stem_type", "base_width", "cardinality", "output_stride", "window_size", "head_hidden_size",
+}  # fmt: skip
+LARGEST = 65_536
+"""of any size in the metadata"""
+_ARCH = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
+
+
+def check_arch(arch: object) -> None:
+    """An architecture that timm has itself: no hub, no folder, no file."""
+    if not isinstance(arch, str) or not _ARCH.fullmatch(arch) or arch.split(".")[0] not in timm.list_models():
+        raise ValueError(f"arch must be the name of a timm model, found {arch!r}")
+
+
+def check_options(options: object) -> None:
+    """Keywords for timm: known names, plain values of sensible size."""
+    if not isinstance(options, dict):
+        raise ValueError(f"options must be an object, found {type(options).__name__}")
+    unknown = sorted(map(str, options.keys() - OPTIONS))
+    if unknown:
+        raise ValueError(f"the option {unknown[0]!r} is not supported")
+    for name, value in options.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        if len(values) > 64 or not all(_plain(one) for one in values):
+            raise ValueError(f"the option {name!r} must be a plain value up to {LARGEST}, found {str(value)[:60]}")
+
+
+def check_model(meta: Mapping[str, Any], shapes: Shapes) -> None:
+    """The metadata of a model file, against the shapes of its tensors."""
+    check_arch(meta["arch"])
+    check_options(meta["options"])
+    blocks = meta["options"].get("depth", 0)
+    if isinstance(blocks, int) and blocks > len(shapes):
+        raise ValueError(f"depth is {blocks}, but the file has {len(shapes)} tensors")
+    _check_classes(meta["classes"], shapes)
+    _check_prompts(meta, shapes)
+    for name in ("history", "preprocess", "augment"):
+        if not isinstance(meta[name], dict):
+            raise ValueError(f"{name} must be an object, found {type(meta[name]).__name__}")
+    sizes = [*(meta["projection"] or {}).values(), meta.get("auxiliary") or 1]
+    widest = max((side for shape in shapes.values() for side in shape), default=0)
+    if not all(_count(size) and size <= widest for size in sizes):
+        raise ValueError(f"the sizes of projection and auxiliary heads must be those of the tensors, found {sizes}")
+
+
+def _check_classes(classes: object, shapes: Shapes) -> None:
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ValueError("classes must be a list of names")
+    rows = shapes.get("head.weight", (0,))[0]
+    if len(classes) != rows:
+        raise ValueError(f"there are {len(classes)} class names for a head of {rows} outputs")
+
+
+def _check_prompts(meta: Mapping[str, Any], shapes: Shapes) -> None:
+    stages, prompts, held = meta["stages"], meta["prompts"], shapes.get("prompts", (0, 0))
+    if isinstance(stages, bool) or isinstance(prompts, bool) or (stages, prompts) != tuple(held[:2]):
+        raise ValueError(f"there are {stages} x {prompts} prompts, but tensors of {held[0]} x {held[1]}")
+    domains = meta.get("domains")
+    if domains is not None:
+        own, shared = (domains[f"{kind}_prompts"] for kind in ("domain", "shared"))
+        if not (
+            _count(own) and _count(shared) and own + shared == prompts and 1 < len(domains["names"]) <= len(shapes)
+        ):
+            raise ValueError("the prompts of the source domains do not add up to those of the model")
+
+
+def _plain(value: object) -> bool:
+    """A flag, a short word, or a finite number of sensible size."""
+    if isinstance(value, str):
+        return (len(value) <= 64 and value.isidentifier()) or value == ""
+    return value is None or (isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST
