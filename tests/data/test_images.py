@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dept.data.images import ImageSet, concatenated, decodable, decode, find_images, find_labelled
+from dept.data.decoding import decode
+from dept.data.images import ImageSet, concatenated, decodable, find_images, find_labelled
 from dept.errors import DataError
 from support import write_labelled, write_unlabelled
 

@@ -41,7 +41,9 @@ def run(argv: list[str]) -> None:
     pairs += [(model, adapter or None) for model, _, adapter in (member.partition(",") for member in given.member)]
     models = [load(model, adapter=adapter) for model, adapter in pairs]
     model = models[0]
-    images = decodable(find_labelled(given.labelled, model.classes))
+    images = find_labelled(given.labelled, model.classes)
+    for channels in {one.card.preprocess.channels for one in models}:  # every member must be able to read them
+        images = decodable(images, channels=channels)
     report_skipped(images)
     # One member alone takes the same path: the mean of one is itself, bit for bit.
     scores = evaluate_ensemble(models, images, device=how.device, workers=how.workers, batch=how.batch)

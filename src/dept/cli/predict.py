@@ -63,7 +63,7 @@ def run(argv: list[str]) -> None:
             raise UsageError(f"--out must end in .csv, .jsonl or .json, which decides the format; found {output.out}.")
         kind = KINDS[output.out.suffix]
     model = load(given.model, adapter=given.adapter)
-    images = decodable(find_images(given.images))
+    images = decodable(find_images(given.images), channels=model.card.preprocess.channels)
     report_skipped(images)
     settings = {"topk": output.topk, "features": output.features}
     rows = predict(model, images, **settings, device=how.device, workers=how.workers, batch=how.batch)

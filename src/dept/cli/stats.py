@@ -51,7 +51,7 @@ def run(argv: list[str]) -> None:
 
     check_output(output.out, given.model, given.source, keep=lambda file: not is_stats(file))
     model = load_model(given.model)
-    images = decodable(find_labelled(given.source, model.classes))
+    images = decodable(find_labelled(given.source, model.classes), channels=model.card.preprocess.channels)
     report_skipped(images)
     runtime = Runtime(resolve_device(how.device), how.workers, how.batch)
     tensors, meta = compute_stats(model, images, runtime, fisher_images=given.fisher_images, seed=given.seed)

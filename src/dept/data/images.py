@@ -7,14 +7,11 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from PIL import Image, ImageOps
-
+from dept.data.decoding import SUFFIXES, decode_problem
 from dept.errors import DataError
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"}
 
 
 @dataclass(frozen=True)
@@ -67,32 +64,6 @@ def concatenated(parts: Sequence[ImageSet], root: Path | None = None) -> ImageSe
 def relative_name(path: Path, root: Path) -> str:
     """`path` below `root` with forward slashes, or as it is when it lies elsewhere."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
-
-
-def decode(path: Path, channels: int = 3) -> Image.Image:
-    """Read an image file as `upright` gives it."""
-    with Image.open(path) as image:
-        return upright(image, channels)
-
-
-def decode_again(path: Path, channels: int = 3) -> Image.Image:
-    """`decode` for a file that was found to decode before; a DataError says that it no longer does."""
-    try:
-        return decode(path, channels)
-    except Exception as error:  # as in `decode_problem`
-        raise DataError(
-            f"{path} cannot be read ({reason(error)}). Was it moved or changed in the meantime? Put it back."
-        ) from error
-
-
-def upright(image: Image.Image, channels: int = 3) -> Image.Image:
-    """An opened image with its EXIF orientation applied, as RGB, or grey for one channel; 16 bits become 8."""
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I"):
-        # Pillow's own conversion would cut everything above 255: a white image.
-        scaled = np.asarray(turned, dtype=np.float64) / 257
-        turned = Image.fromarray(scaled.round().clip(0, 255).astype(np.uint8))
-    return turned.convert("L" if channels == 1 else "RGB")
 
 
 def find_images(source: str | Path) -> ImageSet:
@@ -153,10 +124,14 @@ def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, ro
     return found
 
 
-def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
-    """The images that decode; the others move to `skipped`. A DataError if none is left."""
+def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4) -> ImageSet:
+    """The images that decode; the others move to `skipped`. A DataError if none is left.
+
+    Args:
+        channels: of the model that will see them: a file may decode in colour and not in grey.
+    """
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        reasons = list(pool.map(decode_problem, images.paths))
+        reasons = list(pool.map(partial(decode_problem, channels=channels), images.paths))
     good = [index for index, why in enumerate(reasons) if why is None]
     skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
     if not good:
@@ -165,20 +140,6 @@ def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
             f"None of the {len(images)} images in {images.root} can be decoded (first: {path.name}: {why})."
         )
     return replace(images.take(good), skipped=images.skipped + tuple(skipped))
-
-
-def decode_problem(path: Path) -> str | None:
-    """Why a file cannot be decoded, or None if it can."""
-    try:
-        decode(path)
-    except Exception as error:  # Pillow raises many types for broken files; the reason is what matters
-        return reason(error)
-    return None
-
-
-def reason(error: Exception) -> str:
-    """Why a file does not decode, in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def images_below(folder: Path) -> list[Path]:

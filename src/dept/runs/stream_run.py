@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from dept.data.arrivals import watched_paths, written_paths
-from dept.data.images import ImageSet, find_images, reason
+from dept.data.decoding import reason
+from dept.data.images import ImageSet, find_images
 from dept.data.streams import arranged
 from dept.errors import DataError, DeptError, UsageError
 from dept.io import FORMAT, read_tensors, write_atomic, write_tensors

@@ -16,7 +16,8 @@ import numpy as np
 from PIL import Image
 
 from dept.data.corruptions import SMALLEST_SIDE, corrupt
-from dept.data.images import ImageSet, decode
+from dept.data.decoding import decode, open_image
+from dept.data.images import ImageSet
 from dept.data.views import Preprocess, test_view
 from dept.errors import DataError
 
@@ -67,7 +68,7 @@ def large_enough(images: ImageSet) -> ImageSet:
     good: list[int] = []
     small: list[tuple[Path, str]] = []
     for index, path in enumerate(images.paths):
-        with Image.open(path) as image:
+        with open_image(path) as image:
             width, height = image.size
         if min(width, height) >= SMALLEST_SIDE:
             good.append(index)
