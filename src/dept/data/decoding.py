@@ -22,6 +22,7 @@ MAX_ASPECT = 100
 """long side over short side: resizing the short side multiplies the long one"""
 LARGE = 16_000_000
 """pixels from which images are decoded one at a time"""
+NOT_REGULAR = "not a regular file"
 
 _one_large_image = threading.Lock()
 
@@ -29,7 +30,7 @@ _one_large_image = threading.Lock()
 def open_image(path: Path) -> Image.Image:
     """An image file with its header read and found acceptable; nothing is decoded yet. A DataError if it is not."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for ever
-        raise DataError("not a regular file")
+        raise DataError(NOT_REGULAR)
     image = Image.open(path, formats=FORMATS)
     try:
         _check_size(image)
