@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 import dept
-from dept.data.images import decode, find_images, find_labelled
+from dept.data.decoding import decode
+from dept.data.images import find_images, find_labelled
 from dept.data.loader import Runtime, Views, batches, ordered_keys
 from dept.errors import UsageError
 from dept.inference import as_row, evaluate, predict

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dept.data.images import ImageSet, decodable, find_images, labelled_as, upright
+from dept.data.decoding import upright
+from dept.data.images import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.views import test_view
 from dept.errors import UsageError
@@ -47,15 +48,14 @@ def predict(
     """
     if topk < 1:
         raise UsageError(f"`topk` must be at least 1, found {topk}.")
-    runtime = Runtime(resolve_device(device), workers, batch)
+    runtime, pre = Runtime(resolve_device(device), workers, batch), model.card.preprocess
     if isinstance(images, (Image.Image, np.ndarray)):
-        pre = model.card.preprocess
         picture = images if isinstance(images, Image.Image) else Image.fromarray(images)
         view = np.asarray(test_view(upright(picture, pre.channels), pre))
         pixels = torch.from_numpy(view.copy()).reshape(1, pre.size, pre.size, pre.channels)
         return _predictions(model, [""], [normalised(pixels.to(runtime.device), pre)], topk, features)
-    found = images if isinstance(images, ImageSet) else decodable(find_images(images))
-    passes = TestPasses(found, Views(model.card.preprocess), runtime)
+    found = images if isinstance(images, ImageSet) else decodable(find_images(images), channels=pre.channels)
+    passes = TestPasses(found, Views(pre), runtime)
     return _predictions(model, found.names(), (batch.views[0] for batch in passes()), topk, features)
 
 
@@ -120,7 +120,8 @@ def evaluate_ensemble(
     classes = models[0].classes
     found = labelled_as(images, classes, "scored")
     if not isinstance(images, ImageSet):  # a set is taken as it is
-        found = decodable(found)
+        for channels in {model.card.preprocess.channels for model in models}:
+            found = decodable(found, channels=channels)
     runtime = Runtime(resolve_device(device), workers, batch)
     members = [class_probabilities(model, found, runtime) for model in models]
     return score(mean_probabilities(members), torch.tensor(found.labels), classes)

@@ -63,30 +63,34 @@ def _umask() -> int:
 
 
 def check_output(
-    out: Path, *inputs: Path, keep: Callable[[Path], bool] = lambda file: file.suffix == ".safetensors"
+    out: Path,
+    *inputs: Path,
+    keep: Callable[[Path], bool] = lambda file: file.suffix == ".safetensors",
+    name: str = "out",
 ) -> None:
     """Refuse, before any work is done, a file that cannot be written, or that would replace one still needed.
 
     Args:
         inputs: files that are read; none of them is replaced.
         keep: says of an existing file whether it must stay. By default models, adapters and the like do.
+        name: the parameter that the file was given as.
     """
     if out.is_dir():
-        raise UsageError(f"{out} is a folder. `out` must be the name of a file.")
-    check_folder(out.absolute().parent)
+        raise UsageError(f"{out} is a folder. `{name}` must be the name of a file.")
+    check_folder(out.absolute().parent, name)
     if any(given.exists() and out.exists() and out.samefile(given) for given in inputs):
-        raise UsageError(f"{out} is an input and is not replaced. Choose another `out`.")
+        raise UsageError(f"{out} is an input and is not replaced. Choose another `{name}`.")
     if out.exists() and keep(out):
-        raise UsageError(f"{out} already exists and is not replaced. Choose another `out`.")
+        raise UsageError(f"{out} already exists and is not replaced. Choose another `{name}`.")
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, name: str = "out") -> None:
     """Refuse, before any work is done, a folder that cannot be created or written to."""
     above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not above.is_dir():
-        raise UsageError(f"{folder} cannot be written to: {above} is a file, not a folder. Choose another `out`.")
+        raise UsageError(f"{folder} cannot be written to: {above} is a file, not a folder. Choose another `{name}`.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder} cannot be written to: {above} is not writable. Choose another `out`.")
+        raise UsageError(f"{folder} cannot be written to: {above} is not writable. Choose another `{name}`.")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -119,3 +119,37 @@ def test_names_that_differ_in_their_suffix_only(photos: Path, tmp_path: Path) ->
     assert corrupted(photos, tmp_path / "out", "--type", "contrast") == 0
     names = sorted(path.name for path in (tmp_path / "out").rglob("*.JPEG"))
     assert names == ["a.jpg.JPEG", "a.png.JPEG", "b.JPEG"]
+
+
+@pytest.mark.parametrize("quality", ["85", "0"])
+def test_inputs_are_never_removed_or_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str], quality: str) -> None:
+    """An image, or a list of images, that lies where the copies go."""
+    place = tmp_path / "x" / "contrast" / "5"
+    place.mkdir(parents=True)
+    for name in ("cat.png", "dog.png"):
+        Image.new("RGB", (40, 40)).save(place / name)
+    (place / "list.txt").write_text("cat.png\ndog.png\n")
+    before = {path: path.read_bytes() for path in place.iterdir()}
+    for given in (place / "cat.png", place / "list.txt"):
+        assert corrupted(given, tmp_path / "x", "--type", "brightness", "contrast", "--quality", quality) == 2
+        assert "which is one of the images" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in place.iterdir()} == before
+    assert not (tmp_path / "x" / "brightness").exists()  # refused before anything was written
+
+
+def test_a_linked_input_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "x" / "contrast" / "5"
+    place.mkdir(parents=True)
+    Image.new("RGB", (40, 40)).save(place / "cat.JPEG")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "cat.png").symlink_to(place / "cat.JPEG")
+    before = (place / "cat.JPEG").read_bytes()
+    assert corrupted(tmp_path / "links", tmp_path / "x", "--type", "contrast") == 2
+    assert "would replace" in capsys.readouterr().err and (place / "cat.JPEG").read_bytes() == before
+
+
+def test_long_images_are_skipped(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shorter side is resized, which multiplies the longer one: 118 bytes took 5 GB."""
+    Image.new("L", (1, 20_000)).save(photos / "n01" / "long.png")
+    assert corrupted(photos, tmp_path / "out", "--type", "contrast") == 0
+    assert "long.png: 1 x 20000 pixels, one side more than 100 times the other" in capsys.readouterr().err

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dept.data.images import ImageSet, concatenated, decodable, decode, find_images, find_labelled
+from dept.data.decoding import decode
+from dept.data.images import ImageSet, concatenated, decodable, find_images, find_labelled
 from dept.errors import DataError
 from support import write_labelled, write_unlabelled
 
@@ -92,6 +94,71 @@ def test_missing_and_empty_places(tmp_path: Path) -> None:
         find_labelled(tmp_path)
 
 
+def test_links_are_followed(tmp_path: Path) -> None:
+    save(tmp_path / "far" / "deep" / "x.png")
+    root = save(tmp_path / "root" / "sub" / "a.png").parents[1]
+    (root / "linked").symlink_to(tmp_path / "far")
+    (root / "b.png").symlink_to(tmp_path / "far" / "deep" / "x.png")
+    assert find_images(root).names() == ["b.png", "linked/deep/x.png", "sub/a.png"] and not find_images(root).skipped
+    (root / "green").symlink_to(root / "sub")
+    for name in ("b.png", "linked"):
+        (root / name).unlink()
+    # Two classes may share a folder; below one class every folder counts once.
+    assert find_labelled(root).names() == ["green/a.png", "sub/a.png"]
+
+
+def test_loops_end_and_folders_keep_their_own_names(tmp_path: Path) -> None:
+    root = save(tmp_path / "root" / "sub" / "a.png").parents[1]
+    for name, target in (("sub/up", root), ("another", root / "sub"), ("self", root / "self")):
+        (root / name).symlink_to(target)
+    images = find_images(root)
+    assert images.names() == ["sub/a.png"]
+    again = "the folder is read already, under another name"
+    assert images.skipped == (
+        (root / "another", again), (root / "self", "the link leads nowhere"), (root / "sub" / "up", again),
+    )  # fmt: skip
+
+
+def test_many_links_to_the_same_folders_do_not_multiply(tmp_path: Path) -> None:
+    for number in range(30):  # 2^30 ways to the last one
+        save(tmp_path / str(number) / "x.png")
+        for name in "ab":
+            (tmp_path / str(number) / name).symlink_to(tmp_path / str(number + 1))
+    assert len(find_images(tmp_path / "0")) == 30
+
+
+def test_what_is_not_read_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "a.png")
+    for name in ("b.HEIC", "c.avif", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "d.png").symlink_to(tmp_path / "missing.png")
+    (tmp_path / "folder").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "e.png")
+    images = find_images(tmp_path)
+    assert images.names() == ["a.png"]
+    assert [(path.name, why) for path, why in images.skipped] == [
+        ("b.HEIC", ".heic files are not read; convert it to JPEG or PNG"),
+        ("c.avif", ".avif files are not read; convert it to JPEG or PNG"),
+        ("d.png", "the link leads nowhere"),
+        ("e.png", "not a regular file"),
+        ("folder", "the link leads nowhere"),
+    ]
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(DataError, match=r"holds no images .*Skipped: b.HEIC: .heic files .*… \(5 in all\)"):
+        find_images(tmp_path)
+
+
+def test_images_beside_the_class_folders_are_named(tmp_path: Path) -> None:
+    root = write_labelled(tmp_path / "root", 1)
+    save(root / "loose.png")
+    (root / "yellow").symlink_to(tmp_path / "missing")
+    images = decodable(find_labelled(root))
+    assert len(images) == 3
+    assert dict(images.skipped) == {
+        root / "loose.png": "it is not in a class folder", root / "yellow": "the link leads nowhere",
+    }  # fmt: skip
+
+
 # ---- list files ----
 
 
@@ -157,6 +224,18 @@ def test_labels_that_the_model_does_not_know(tmp_path: Path) -> None:
         find_labelled(write_list(tmp_path, "a.png 7\n"), ("cat", "dog"))
 
 
+@pytest.mark.parametrize("label", ["99999999999", "30000000", "1000000", "9" * 5000])
+def test_a_label_that_is_far_too_large(tmp_path: Path, label: str) -> None:
+    path = write_list(tmp_path, f"a.png 0\n\nc.png {label}\n")
+    for classes in (None, ("cat", "dog")):
+        with pytest.raises(
+            DataError, match=rf"list.txt, line 3: the label {label[:20]} is too large.*at most 6 digits"
+        ):
+            find_labelled(path, classes)
+    assert len(find_images(path)) == 2  # where labels are not used, they are not read
+    assert find_labelled(path, ("0", label)).labels == (0, 1)  # a folder may have such a name
+
+
 @pytest.mark.parametrize("find", [find_images, find_labelled])
 def test_empty_and_unreadable_lists(tmp_path: Path, find: object) -> None:
     with pytest.raises(DataError, match="no images"):
@@ -183,7 +262,7 @@ def test_broken_images_are_set_aside_with_a_reason(tmp_path: Path) -> None:
     images = decodable(find_images(tmp_path))
     assert images.names() == ["whole.jpg"]
     reasons = {path.name: reason for path, reason in images.skipped}
-    assert reasons.keys() == {"truncated.jpg", "zero.png", "text.png"}
+    assert reasons.keys() == {"truncated.jpg", "zero.png", "text.png", "gone.png"}
     assert "truncated" in reasons["truncated.jpg"].lower() and "UnidentifiedImageError" in reasons["zero.png"]
     assert all("\n" not in reason for reason in reasons.values())
 

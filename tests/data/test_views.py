@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms
 
-from dept.data.images import decode, find_images
+from dept.data.decoding import decode
+from dept.data.images import find_images
 from dept.data.loader import Views, batches, ordered_keys, shuffled_keys
 from dept.data.views import Augment, Preprocess, crop_box, make_view, view_rng, weak_view
 from dept.data.views import test_view as centre_view

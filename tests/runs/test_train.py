@@ -342,5 +342,5 @@ def test_broken_images_are_skipped_and_told(tmp_path: Path) -> None:
     source = write_labelled(tmp_path / "images", 2)
     (source / "red" / "bad.png").write_bytes(b"not an image")
     run = train(tiny_model().train(), source, out=tmp_path / "my run", **TINY | {"batch": 4, "epochs": 1})
-    assert len(run.result["skipped"]) == 1 and "Skipped 1 files that do not decode" in str(run)
+    assert len(run.result["skipped"]) == 1 and "Skipped 1 files that cannot be read" in str(run)
     assert f"dept adapt '{run.file}'" in str(run)

@@ -42,7 +42,8 @@ def run(argv: list[str]) -> None:
 
     runtime = Runtime(resolve_device(how.device), how.workers)
     source = load(given.model)
-    images = decodable(sample(find_labelled(given.images, source.classes), given.limit))
+    chosen = sample(find_labelled(given.images, source.classes), given.limit)
+    images = decodable(chosen, channels=source.card.preprocess.channels)
     report_skipped(images)
     sets = {"source model": features(source, images, runtime)}
     for adapter in given.adapters:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import REPEATABLE, Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import Inference, Json, ModelFile
+from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
 from dept.cli.show import as_json, report_skipped, table
 
 
@@ -25,8 +25,15 @@ class EvaluateInput(ModelFile):
     """one more model of the ensemble, as MODEL or MODEL,ADAPTER; may be repeated"""
 
 
+@dataclass(frozen=True)
+class EvaluateOutput(Json, SkippedFiles):
+    """Scores for programs, and what was not scored."""
+
+
 COMMAND = Command(
-    "evaluate", "Evaluate a model on labelled images.", {"Input": EvaluateInput, "Output": Json, "Run": Inference}
+    "evaluate",
+    "Evaluate a model on labelled images.",
+    {"Input": EvaluateInput, "Output": EvaluateOutput, "Run": Inference},
 )
 
 
@@ -39,10 +46,14 @@ def run(argv: list[str]) -> None:
 
     pairs = [(given.model, adapter) for adapter in given.adapter] or [(given.model, None)]
     pairs += [(model, adapter or None) for model, _, adapter in (member.partition(",") for member in given.member)]
+    files = [Path(file) for pair in pairs for file in pair if file is not None]
+    output.check_skipped(None, given.labelled, *files)
     models = [load(model, adapter=adapter) for model, adapter in pairs]
     model = models[0]
-    images = decodable(find_labelled(given.labelled, model.classes))
-    report_skipped(images)
+    images = find_labelled(given.labelled, model.classes)
+    for channels in {one.card.preprocess.channels for one in models}:  # every member must be able to read them
+        images = decodable(images, channels=channels)
+    report_skipped(images, output.skipped)
     # One member alone takes the same path: the mean of one is itself, bit for bit.
     scores = evaluate_ensemble(models, images, device=how.device, workers=how.workers, batch=how.batch)
     if output.json:

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -63,6 +64,8 @@ def usage() -> str:
 
 def _guarded(name: str, rest: list[str]) -> int:
     """Run a command; every failure becomes a sentence and a code, never a traceback."""
+    # Pillow warns of images that are skipped anyway, with a reason.
+    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     try:
         code: int | None = import_module(f"dept.cli.{name}").run(rest)
         return code or 0

@@ -58,6 +58,24 @@ class Json:
 
 
 @dataclass(frozen=True)
+class SkippedFiles:
+    """Which files were left out."""
+
+    skipped: Path | None = None
+    """list to write of all files that could not be read: path, tab, reason"""
+
+    def check_skipped(self, out: Path | None, *inputs: Path) -> None:
+        """Refuse a list that cannot be written, or would replace an input or the result."""
+        from dept.io import check_output
+
+        if self.skipped is None:
+            return
+        check_output(self.skipped, *inputs, name="skipped")
+        if out is not None and out.resolve() == self.skipped.resolve():
+            raise UsageError(f"--skipped and --out are the same file, {out}. Choose another --skipped.")
+
+
+@dataclass(frozen=True)
 class Device:
     """Where models run."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import Inference, ModelFile
+from dept.cli.parts import Inference, ModelFile, SkippedFiles
 from dept.cli.show import report_skipped, say
 from dept.errors import UsageError
 
@@ -32,7 +32,7 @@ class PredictInput(ModelFile):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(SkippedFiles):
     """How predictions are written."""
 
     out: Path | None = None
@@ -56,15 +56,16 @@ def run(argv: list[str]) -> None:
     from dept.io import check_output, write_atomic
     from dept.models.files import load
 
-    kind = output.format
-    if output.out is not None:  # refused before the work, not after it
-        check_output(output.out, given.model, given.images, *([given.adapter] if given.adapter else []))
+    kind, inputs = output.format, [given.model, given.images, *([given.adapter] if given.adapter else [])]
+    output.check_skipped(output.out, *inputs)  # refused before the work, not after it
+    if output.out is not None:
+        check_output(output.out, *inputs)
         if output.out.suffix not in KINDS:
             raise UsageError(f"--out must end in .csv, .jsonl or .json, which decides the format; found {output.out}.")
         kind = KINDS[output.out.suffix]
     model = load(given.model, adapter=given.adapter)
-    images = decodable(find_images(given.images))
-    report_skipped(images)
+    images = decodable(find_images(given.images), channels=model.card.preprocess.channels)
+    report_skipped(images, output.skipped)
     settings = {"topk": output.topk, "features": output.features}
     rows = predict(model, images, **settings, device=how.device, workers=how.workers, batch=how.batch)
     if output.features and kind == "csv":
@@ -78,11 +79,16 @@ def run(argv: list[str]) -> None:
 
 
 def as_csv(rows: list[Prediction]) -> str:
-    """path, label, confidence, and the top-k as `class:probability` separated by spaces."""
+    """path, label, confidence, and the top-k as `class:probability` separated by spaces.
+
+    Names are written exactly, even if a spreadsheet would take one for a formula (`=1+1.png`).
+    """
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["path", "label", "confidence", "topk"])
+    # A carriage return ends a line for readers, but only newer versions of Python quote it by themselves.
+    plain, quoted = (csv.writer(buffer, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    plain.writerow(["path", "label", "confidence", "topk"])
     for row in rows:
         ranked = " ".join(f"{label}:{value:.4f}" for label, value in row.topk)
+        writer = quoted if "\r" in row.path + ranked else plain
         writer.writerow([row.path, row.label, f"{row.confidence:.4f}", ranked])
     return buffer.getvalue()

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dept.cli.parts import RunOutput
@@ -86,12 +87,19 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def report_skipped(images: ImageSet, most: int = 5) -> None:
-    """List the files that were left out, with the reason."""
+def report_skipped(images: ImageSet, file: Path | None = None, most: int = 5) -> None:
+    """Show the first files that were left out, with the reason, and write all of them to a file."""
+    if file is not None:
+        from dept.io import write_atomic
+
+        # One line each, whatever a file is called.
+        escapes = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+        lines = [f"{str(path).translate(escapes)}\t{reason.translate(escapes)}\n" for path, reason in images.skipped]
+        write_atomic(file, "".join(lines).encode(errors="surrogateescape"))
     for path, reason in images.skipped[:most]:
         say(f"skipped {path}: {reason}")
     if len(images.skipped) > most:
-        say(f"… and {len(images.skipped) - most} more files.")
+        say(f"… and {len(images.skipped) - most} more files{f', see {file}' if file else ''}.")
 
 
 def as_json(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.parts import Inference, Json, ModelFile
+from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
 from dept.cli.show import as_json, report_skipped
 
 
@@ -26,7 +26,7 @@ class StatsInput(ModelFile):
 
 
 @dataclass(frozen=True)
-class StatsOutput(Json):
+class StatsOutput(Json, SkippedFiles):
     """The statistics file."""
 
     out: Path = Path("stats.safetensors")
@@ -50,9 +50,10 @@ def run(argv: list[str]) -> None:
     from dept.models.stats import compute_stats, is_stats, save_stats
 
     check_output(output.out, given.model, given.source, keep=lambda file: not is_stats(file))
+    output.check_skipped(output.out, given.model, given.source)
     model = load_model(given.model)
-    images = decodable(find_labelled(given.source, model.classes))
-    report_skipped(images)
+    images = decodable(find_labelled(given.source, model.classes), channels=model.card.preprocess.channels)
+    report_skipped(images, output.skipped)
     runtime = Runtime(resolve_device(how.device), how.workers, how.batch)
     tensors, meta = compute_stats(model, images, runtime, fisher_images=given.fisher_images, seed=given.seed)
     path = save_stats(tensors, meta, output.out)

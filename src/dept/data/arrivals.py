@@ -43,7 +43,7 @@ def watched_paths(folder: Path, stopped: Stopped, *, poll: float, known: set[str
     looks: dict[Path, State | None] = {}
     taken: dict[Path, State | None] = {}
     while not stopped():
-        for path in images_below(folder):
+        for path in images_below(folder)[0]:
             state = _state(path)
             if str(path) in known and path not in taken:
                 taken[path] = state  # by an earlier session

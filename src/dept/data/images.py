@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
-from PIL import Image, ImageOps
-
+from dept.data.decoding import NOT_REGULAR, SUFFIXES, decode_problem
 from dept.errors import DataError
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"}
+Skipped: TypeAlias = tuple[Path, str]
+"""a file that is left out, and why"""
+UNREAD = {
+    ".arw", ".avif", ".cr2", ".cr3", ".dng", ".eps", ".exr", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".nef",
+    ".pbm", ".pnm", ".psd", ".svg", ".tga",
+}  # fmt: skip
+"""suffixes of images that are not read: such files are named, not passed over"""
+MAX_DIGITS = 6
+"""of a label that is a number: a typing error must not ask for a billion classes"""
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Paths in a fixed order, with labels (indices into `classes`) where they are known.
 
-    `skipped` lists files that could not be decoded, each with the reason.
+    `skipped` lists files that cannot be read, each with the reason.
     """
 
     root: Path
     paths: tuple[Path, ...]
     labels: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
-    skipped: tuple[tuple[Path, str], ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -69,41 +79,16 @@ def relative_name(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
-def decode(path: Path, channels: int = 3) -> Image.Image:
-    """Read an image file as `upright` gives it."""
-    with Image.open(path) as image:
-        return upright(image, channels)
-
-
-def decode_again(path: Path, channels: int = 3) -> Image.Image:
-    """`decode` for a file that was found to decode before; a DataError says that it no longer does."""
-    try:
-        return decode(path, channels)
-    except Exception as error:  # as in `decode_problem`
-        raise DataError(
-            f"{path} cannot be read ({reason(error)}). Was it moved or changed in the meantime? Put it back."
-        ) from error
-
-
-def upright(image: Image.Image, channels: int = 3) -> Image.Image:
-    """An opened image with its EXIF orientation applied, as RGB, or grey for one channel; 16 bits become 8."""
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I"):
-        # Pillow's own conversion would cut everything above 255: a white image.
-        scaled = np.asarray(turned, dtype=np.float64) / 257
-        turned = Image.fromarray(scaled.round().clip(0, 255).astype(np.uint8))
-    return turned.convert("L" if channels == 1 else "RGB")
-
-
 def find_images(source: str | Path) -> ImageSet:
     """All images below a folder (any nesting, sorted), of a list file, or one image file; no labels."""
     path = Path(source)
     if path.is_file():
         if path.suffix.lower() in SUFFIXES:
             return ImageSet(path.parent, (path,))
-        return _read_list(path, None, labelled=False).unlabelled()
+        return _unlabelled_list(path)
     _require_folder(path)
-    return _some(ImageSet(path, tuple(images_below(path))))
+    images, skipped = images_below(path)
+    return _some(ImageSet(path, tuple(images), skipped=tuple(skipped)))
 
 
 def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> ImageSet:
@@ -119,9 +104,10 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
             "<class>/<image> in it, or as a list file with lines 'relative/path label'."
         )
     if path.is_file():
-        return _read_list(path, classes, labelled=True)
+        return _labelled_list(path, classes)
     _require_folder(path)
-    found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders, loose, skipped = _look(path)
+    found = sorted(folder.name for folder in folders)
     if not found:
         raise DataError(
             f"{path} has no sub-folders. Labelled images are expected as {path}/<class>/<image>, "
@@ -134,10 +120,12 @@ def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> I
             f"The classes of {path} are [{some(found)}], but the model's are [{some(order)}]. "
             f"[{some(unknown)}] cannot be mapped; rename the folders to the model's class names."
         )
+    skipped += [(image, "it is not in a class folder") for image in loose]
     below = {name: images_below(path / name) for name in found}
-    paths = tuple(image for images in below.values() for image in images)
-    labels = tuple(order.index(name) for name, images in below.items() for _ in images)
-    return _some(ImageSet(path, paths, labels, tuple(order)))
+    skipped += [entry for _, passed_over in below.values() for entry in passed_over]
+    paths = tuple(image for images, _ in below.values() for image in images)
+    labels = tuple(order.index(name) for name, (images, _) in below.items() for _ in images)
+    return _some(ImageSet(path, paths, labels, tuple(order), tuple(skipped)))
 
 
 def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, role: str) -> ImageSet:
@@ -153,10 +141,14 @@ def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, ro
     return found
 
 
-def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
-    """The images that decode; the others move to `skipped`. A DataError if none is left."""
+def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4) -> ImageSet:
+    """The images that decode; the others move to `skipped`. A DataError if none is left.
+
+    Args:
+        channels: of the model that will see them: a file may decode in colour and not in grey.
+    """
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        reasons = list(pool.map(decode_problem, images.paths))
+        reasons = list(pool.map(partial(decode_problem, channels=channels), images.paths))
     good = [index for index, why in enumerate(reasons) if why is None]
     skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
     if not good:
@@ -167,52 +159,94 @@ def decodable(images: ImageSet, *, workers: int = 4) -> ImageSet:
     return replace(images.take(good), skipped=images.skipped + tuple(skipped))
 
 
-def decode_problem(path: Path) -> str | None:
-    """Why a file cannot be decoded, or None if it can."""
+def images_below(folder: Path) -> tuple[list[Path], list[Skipped]]:
+    """Image files at any depth, sorted, and what is there but not read; hidden files and folders are left out.
+
+    Links to folders are followed, and every folder is read once.
+    """
+    images: list[Path] = []
+    skipped: list[Skipped] = []
+    waiting, linked, seen = [folder], list[Path](), set[Path]()
+    while waiting or linked:
+        linked.sort(reverse=True)
+        # Folders before links: a link into the tree itself must not change what images are called.
+        place = waiting.pop() if waiting else linked.pop()
+        if (real := place.resolve()) in seen:
+            skipped.append((place, "the folder is read already, under another name"))
+            continue
+        seen.add(real)
+        folders, found, passed_over = _look(place)
+        images += found
+        skipped += passed_over
+        for below in folders:
+            (linked if below.is_symlink() else waiting).append(below)
+    return sorted(images), sorted(skipped)
+
+
+def _look(folder: Path) -> tuple[list[Path], list[Path], list[Skipped]]:
+    """Folders and images directly below a folder, and what looks like an image but is not read."""
+    folders: list[Path] = []
+    images: list[Path] = []
+    skipped: list[Skipped] = []
     try:
-        decode(path)
-    except Exception as error:  # Pillow raises many types for broken files; the reason is what matters
-        return reason(error)
-    return None
+        paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        return [], [], [(folder, f"the folder cannot be read ({error.strerror})")]
+    for path in paths:
+        suffix, mode = path.suffix.lower(), 0
+        with suppress(OSError):
+            mode = path.stat().st_mode  # of what a link leads to
+        if stat.S_ISDIR(mode):
+            folders.append(path)
+        elif not mode and suffix in {"", *SUFFIXES, *UNREAD}:
+            skipped.append((path, "the link leads nowhere" if path.is_symlink() else "the file cannot be read"))
+        elif suffix in UNREAD:
+            skipped.append((path, f"{suffix} files are not read; convert it to JPEG or PNG"))
+        elif suffix in SUFFIXES:
+            images.append(path) if stat.S_ISREG(mode) else skipped.append((path, NOT_REGULAR))
+    return folders, images, skipped
 
 
-def reason(error: Exception) -> str:
-    """Why a file does not decode, in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def images_below(folder: Path) -> list[Path]:
-    """Image files at any depth, sorted; hidden ones, and what is in hidden folders, are left out."""
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    return sorted(path for path in files if not any(name[0] == "." for name in path.relative_to(folder).parts))
-
-
-def _read_list(path: Path, classes: Sequence[str] | None, *, labelled: bool) -> ImageSet:
-    """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
-    numbered = list_lines(path)
-    if not numbered:
-        raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
-    rows = [line.rsplit(maxsplit=1) for _, line in numbered]
-    short = [(number, line) for (number, line), row in zip(numbered, rows, strict=True) if len(row) != 2]
-    if short and labelled:
-        raise DataError(f"{path}, line {short[0][0]}: expected 'relative/path label', found {short[0][1]!r}.")
+def _unlabelled_list(path: Path) -> ImageSet:
+    """The images of a list file, with or without labels behind them."""
+    rows = _rows(path)
     # Lines that end like a picture have no label, but perhaps a path with spaces.
-    if not labelled and (short or any(Path(line).suffix.lower() in SUFFIXES for _, line in numbered)):
-        return _some(ImageSet(path.parent, tuple(path.parent / line for _, line in numbered)))
-    paths = tuple(path.parent / row[0] for row in rows)
-    given = [row[1] for row in rows]
+    bare = any(len(words) != 2 or Path(line).suffix.lower() in SUFFIXES for _, line, words in rows)
+    return ImageSet(path.parent, tuple(path.parent / (line if bare else words[0]) for _, line, words in rows))
+
+
+def _labelled_list(path: Path, classes: Sequence[str] | None) -> ImageSet:
+    """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
+    rows = _rows(path)
+    for number, line, words in rows:
+        if len(words) != 2:
+            raise DataError(f"{path}, line {number}: expected 'relative/path label', found {line!r}.")
+        if len(words[1].lstrip("0")) > MAX_DIGITS and words[1].isdecimal() and words[1] not in (classes or ()):
+            raise DataError(
+                f"{path}, line {number}: the label {words[1][:20]} is too large. A number is the index of a class and "
+                f"has at most {MAX_DIGITS} digits."
+            )
+    given = [words[1] for _, _, words in rows]
     order = _list_classes(path, given, classes)
     index = {name: number for number, name in enumerate(order)}
     labels = tuple(index[text] if text in index else int(text) for text in given)
-    return _some(ImageSet(path.parent, paths, labels, tuple(order)))
+    return ImageSet(path.parent, tuple(path.parent / words[0] for _, _, words in rows), labels, tuple(order))
+
+
+def _rows(path: Path) -> list[tuple[int, str, list[str]]]:
+    """Number, text, and text before and after the last space of every line of a list file."""
+    rows = [(number, line, line.rsplit(maxsplit=1)) for number, line in list_lines(path)]
+    if not rows:
+        raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
+    return rows
 
 
 def _list_classes(path: Path, given: list[str], classes: Sequence[str] | None) -> list[str]:
-    numeric = all(text.isdigit() for text in given)
+    numeric = all(text.isdecimal() for text in given)
     if classes is None:
         return [str(n) for n in range(max(map(int, given)) + 1)] if numeric else sorted(set(given))
-    unknown = sorted(text for text in set(given) if text not in classes and not (text.isdigit()))
-    numbers = {int(text) for text in given if text.isdigit() and text not in classes}
+    unknown = sorted(text for text in set(given) if text not in classes and not text.isdecimal())
+    numbers = {int(text) for text in given if text.isdecimal() and text not in classes}
     too_large = sorted(number for number in numbers if number >= len(classes))
     if unknown or too_large:
         raise DataError(
@@ -239,13 +273,16 @@ def some(names: Sequence[object], most: int = 12) -> str:
 
 def _require_folder(path: Path) -> None:
     if not path.is_dir():
-        raise DataError(f"{path} does not exist. Give a folder of images, one image, or a list file.")
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}. Give a folder of images, one image, or a list file.")
 
 
 def _some(images: ImageSet) -> ImageSet:
     if not len(images):
         kinds = " ".join(sorted(SUFFIXES))
-        raise DataError(f"{images.root} holds no images (looked for {kinds}, at any depth).")
+        passed_over = [f"{path.name}: {why}" for path, why in images.skipped]
+        more = f" Skipped: {some(passed_over, 3)}." if passed_over else ""
+        raise DataError(f"{images.root} holds no images (looked for {kinds}, at any depth).{more}")
     return images
 
 

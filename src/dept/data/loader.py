@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dept.data.images import ImageSet, decode_again
+from dept.data.decoding import decode_again
+from dept.data.images import ImageSet
 from dept.data.views import Augment, Preprocess, make_view, view_rng
 from dept.errors import DataError, UsageError
 

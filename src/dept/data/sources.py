@@ -43,9 +43,9 @@ class Sources:
         """The number of its domain for every image of the union."""
         return [number for number, part in enumerate(self.parts) for _ in part.paths]
 
-    def decodable(self) -> Sources:
-        """The images that decode, as `dept.data.folder.decodable` finds them; every domain must have some."""
-        return replace(self, parts=tuple(decodable(part) for part in self.parts))
+    def decodable(self, channels: int = 3) -> Sources:
+        """The images that decode, as `dept.data.images.decodable` finds them; every domain must have some."""
+        return replace(self, parts=tuple(decodable(part, channels=channels) for part in self.parts))
 
     def split(self, held_out: float, *, seed: int) -> tuple[Sources, Sources]:
         """(training, held-out) parts, drawn in each domain by itself."""

@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter
 
+from dept.data.decoding import MAX_PIXELS
+from dept.errors import DataError
+
 _BICUBIC, _BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 
@@ -159,6 +162,11 @@ def _resized(image: Image.Image, pre: Preprocess) -> Image.Image:
         size = round(image.width * factor), round(image.height * factor)
     if size == image.size:
         return image
+    if size[0] * size[1] > MAX_PIXELS:
+        raise DataError(
+            f"An image of {image.width} x {image.height} pixels would be resized to {size[0]} x {size[1]}, more than "
+            f"{MAX_PIXELS // 10**6} megapixels. Crop it, or use a smaller `resize`."
+        )
     return image.resize(size, _BICUBIC if pre.interpolation == "bicubic" else _BILINEAR)
 
 

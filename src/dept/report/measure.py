@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from dept.core.vit import Output
-from dept.data.images import ImageSet, decodable, decode, find_images, find_labelled, list_hash
+from dept.data.decoding import decode
+from dept.data.images import ImageSet, decodable, find_images, find_labelled, list_hash
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.sources import find_sources
 from dept.data.views import test_view
@@ -155,6 +156,7 @@ def _models(run: RunFiles, options: ReportOptions) -> tuple[Model | None, Model]
 def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageSet, int, bool | None]:
     """The sample, the number of images it was drawn from, and whether they are the run's own."""
     same: bool | None
+    channels = model.card.preprocess.channels
     if run.kind == "train" and options.score is None and options.images is None:
         found, same = _held_out(run, model), True
     else:
@@ -162,12 +164,12 @@ def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageS
         # `ratio` and Python callers select among a folder's images. The run identifies its list only by the hash,
         # which is of the images that could be decoded.
         recorded = None if run.kind == "train" else run.protocol.get("list_sha256")
-        used = decodable(found) if recorded is not None and run.result.get("skipped") else found
+        used = decodable(found, channels=channels) if recorded is not None and run.result.get("skipped") else found
         same = None if recorded is None else recorded == list_hash(used)
     sample = found
     if 0 < options.limit < len(found):
         sample = found.take(sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit)))
-    return decodable(sample), len(found), same
+    return decodable(sample, channels=channels), len(found), same
 
 
 def _held_out(run: RunFiles, model: Model) -> ImageSet:
@@ -178,7 +180,7 @@ def _held_out(run: RunFiles, model: Model) -> ImageSet:
     try:
         given = dict(zip(names, places, strict=True)) if names else places[0]
         sources = find_sources(given, model.classes)
-        sources = sources.decodable() if run.result.get("skipped") else sources
+        sources = sources.decodable(model.card.preprocess.channels) if run.result.get("skipped") else sources
         training, held_out = sources.split(run.protocol["config"]["held_out"], seed=run.protocol["seed"])
     except DataError as error:
         raise Missing(str(error)) from error

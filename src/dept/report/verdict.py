@@ -112,7 +112,7 @@ def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]
             scores = f"{100 * before:.1f} % before and {100 * after:.1f} % after, on {count:,} images"
             said.append(f"The run itself recorded {scores}.")
     if run.result.get("skipped"):
-        said.append(f"{len(run.result['skipped'])} files could not be decoded and were skipped.")
+        said.append(f"{len(run.result['skipped'])} files could not be read and were skipped.")
     return said + [str(note) for note in run.result.get("notes", [])]
 
 

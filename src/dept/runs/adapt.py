@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,14 +159,14 @@ def _images(
     images: str | Path | ImageSet, score_on: str | Path | ImageSet | None, model: Model, options: AdaptOptions
 ) -> tuple[ImageSet, ImageSet | None]:
     """The images to adapt on, without labels, and those to score on, with labels."""
-    scored = None if score_on is None else decodable(labelled_as(score_on, model.classes, "scored"))
+    check = partial(decodable, channels=model.card.preprocess.channels)
+    scored = None if score_on is None else check(labelled_as(score_on, model.classes, "scored"))
     needs_labels = options.ratio < 1 and options.subset == "stratified"
     if isinstance(images, ImageSet):
         found = images
     else:
         found = find_labelled(images, model.classes) if needs_labels else find_images(images)
-    usable = decodable(found)
-    return fraction(usable, options.ratio, rule=options.subset, seed=0).unlabelled(), scored
+    return fraction(check(found), options.ratio, rule=options.subset, seed=0).unlabelled(), scored
 
 
 class AdaptJob(ScoredJob):

@@ -141,5 +141,5 @@ def shown(path: str | Path) -> str:
 
 
 def skipped_files(*sets: ImageSet) -> list[list[str]]:
-    """Files that do not decode, each with the reason, as results record them."""
+    """Files that cannot be read, each with the reason, as results record them."""
     return [[str(path), reason] for images in sets for path, reason in images.skipped]

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from dept import methods
-from dept.data.images import decode, upright
+from dept.data.decoding import decode, upright
 from dept.data.loader import Batch, Key, Runtime, Views, batches, normalised, resolve_device, stacked, views_of
 from dept.data.streams import Scenario
 from dept.methods.base import BaseConfig, Method, OnlineConfig, Progress, part, prefixed

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from dept.data.arrivals import watched_paths, written_paths
-from dept.data.images import ImageSet, find_images, reason
+from dept.data.decoding import reason
+from dept.data.images import ImageSet, find_images
 from dept.data.streams import arranged
 from dept.errors import DataError, UsageError
 from dept.io import read_tensors, write_atomic, write_tensors
@@ -27,7 +28,7 @@ from dept.runs.environment import environment
 from dept.runs.folder import Listener, RunFolder, check_steps, silent, stop_signal
 from dept.runs.job import RunOptions, with_settings
 from dept.runs.loops import Event
-from dept.runs.record import Result, places, protocol
+from dept.runs.record import Result, places, protocol, skipped_files
 from dept.runs.stream import Prepared, Stream, open_stream
 from dept.runs.words import streamed
 
@@ -327,7 +328,7 @@ class _Session:
             "method": self.stream.method.name,
             "images": self.lines,
             "steps": self.stream.steps,
-            "skipped": [list(entry) for entry in self.skipped.items()],
+            "skipped": [*(skipped_files(self.listed) if self.listed else ()), *map(list, self.skipped.items())],
             "notes": self.stream.notes,
             **self.stream.method.counts(),
             "adapter_bytes": self.folder.product.stat().st_size,

@@ -77,7 +77,7 @@ def train(
     kind = MultiSourceTraining if len(sources) > 1 else SourceTraining
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, SourceTraining.Config)
-    made, sources = _fitted(made, model, sources), sources.decodable()
+    made, sources = _fitted(made, model, sources), sources.decodable(model.card.preprocess.channels)
     if len(model.classes) < 2:
         raise DataError(
             f"There is only one class, {model.classes[0]!r}, to train on. Labelled images are expected as "

@@ -84,7 +84,9 @@ def adapt_with_source(
     assert isinstance(made, UDAConfig)
     loaded, initial = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)
     labelled = _labelled(source, loaded, "source")
-    unlabelled = decodable(target if isinstance(target, ImageSet) else find_images(target)).unlabelled()
+    unlabelled = decodable(
+        target if isinstance(target, ImageSet) else find_images(target), channels=loaded.card.preprocess.channels
+    ).unlabelled()
     scored = None if score_on is None else _labelled(score_on, loaded, "scored", all_classes=False)
     for name, images in (("source", labelled), ("target", unlabelled)):
         _check_size(name, images, made.batch)
@@ -130,7 +132,7 @@ def adapt_with_source(
 
 def _labelled(images: str | Path | ImageSet, model: Model, role: str, *, all_classes: bool = True) -> ImageSet:
     """Labelled images that decode, in the model's order of classes; a DataError if the class sets differ."""
-    usable = decodable(labelled_as(images, model.classes, role))
+    usable = decodable(labelled_as(images, model.classes, role), channels=model.card.preprocess.channels)
     absent = [name for number, name in enumerate(model.classes) if number not in set(usable.labels or ())]
     if absent and all_classes:
         raise DataError(

@@ -120,10 +120,10 @@ def _without_labels(free: LabelFree, *, confidence: bool) -> list[str]:
 
 
 def _skips(result: Result) -> list[str]:
-    """How many files do not decode, of the images that were learned from and of those that were scored."""
+    """How many files cannot be read, of the images that were learned from and of those that were scored."""
     counts = {"": len(result["skipped"]), "scored ": len(result.get("skipped_scored", []))}
     return [
-        f"Skipped {count} {kind}files that do not decode (listed in result.json)."
+        f"Skipped {count} {kind}files that cannot be read (listed in result.json)."
         for kind, count in counts.items()
         if count
     ]

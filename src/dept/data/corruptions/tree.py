@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from zlib import crc32
 
@@ -16,9 +16,10 @@ import numpy as np
 from PIL import Image
 
 from dept.data.corruptions import SMALLEST_SIDE, corrupt
-from dept.data.images import ImageSet, decode
+from dept.data.decoding import decode, open_image
+from dept.data.images import ImageSet
 from dept.data.views import Preprocess, test_view
-from dept.errors import DataError
+from dept.errors import DataError, UsageError
 
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """wraps an iterable of a known length, to show how far it is"""
@@ -31,6 +32,11 @@ class _Job:
     name: str
     kind: str
     severity: int
+
+    @property
+    def stale(self) -> Path:
+        """What an earlier run with another quality wrote. It is removed, or every picture would count twice."""
+        return self.target.with_suffix(".png" if self.target.suffix == ".JPEG" else ".JPEG")
 
 
 def write_tree(
@@ -56,6 +62,7 @@ def write_tree(
         for path, name, target in zip(images.paths, names, targets, strict=True)
     ]
     missing = [job for job in jobs if replace or not job.target.exists()]
+    _check_inputs(images, missing)
     work = partial(_write, size=size, quality=quality, seed=seed)
     for _ in progress(_mapped(work, missing, workers), len(missing)):
         pass
@@ -67,7 +74,7 @@ def large_enough(images: ImageSet) -> ImageSet:
     good: list[int] = []
     small: list[tuple[Path, str]] = []
     for index, path in enumerate(images.paths):
-        with Image.open(path) as image:
+        with open_image(path) as image:
             width, height = image.size
         if min(width, height) >= SMALLEST_SIDE:
             good.append(index)
@@ -92,6 +99,24 @@ def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
     plain = [Path(name).with_suffix(suffix) for name in names]
     often = Counter(plain)
     return [path if often[path] == 1 else Path(name + suffix) for name, path in zip(names, plain, strict=True)]
+
+
+def _check_inputs(images: ImageSet, jobs: Sequence[_Job]) -> None:
+    """Refuse to write or remove a file that is among the images, before anything is written."""
+    resolved = lru_cache(maxsize=None)(Path.resolve)  # there are few folders
+
+    def entry(path: Path) -> tuple[Path, str]:
+        # Upper and lower case are the same file on some systems.
+        return resolved(path.parent), path.name.casefold()
+
+    given = [*images.paths, *(path for path, _ in images.skipped)]
+    inputs = {entry(path) for path in given} | {entry(path.resolve()) for path in given}
+    for job in jobs:
+        for path in (job.target, job.stale):
+            if entry(path) in inputs:
+                raise UsageError(
+                    f"The copy of {job.source} would replace {path}, which is one of the images. Choose another `out`."
+                )
 
 
 def _mapped(work: Callable[[_Job], Path], jobs: Sequence[_Job], workers: int) -> Iterator[Path]:
@@ -121,6 +146,5 @@ def _write(job: _Job, *, size: int, quality: int, seed: int) -> Path:
     except BaseException:  # Ctrl-C too leaves nothing behind
         part.unlink(missing_ok=True)
         raise
-    # An earlier run of another quality would otherwise count every picture twice.
-    job.target.with_suffix(".png" if quality else ".JPEG").unlink(missing_ok=True)
+    job.stale.unlink(missing_ok=True)
     return part.replace(job.target)

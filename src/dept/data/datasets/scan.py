@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from dept.data.images import SUFFIXES, list_lines
+from dept.data.decoding import SUFFIXES
+from dept.data.images import list_lines
 
 
 @dataclass(frozen=True)
