@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def test_a_mutated_folder_is_a_page_or_a_sentence(
     texts = {file.name: file.read_text() for file in folder.glob("*.json*")}
     seen = measure(read_run(whole), PCA)
     pages = 0
-    for number in range(75):
+    for number in range(60):
         name = rng.choice(sorted(texts))
         (folder / name).write_text(mutated(texts[name], rng), errors="surrogateescape")
 
