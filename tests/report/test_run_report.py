@@ -239,7 +239,7 @@ def test_stream_folder(source_run: TrainRun, target_images: Path, tmp_path: Path
         (out / name).unlink()
     blind = make_page(out, PCA)
     assert "The stream predicted 10 images" in blind.verdict and titles(blind)["curves"] and not blind.command
-    named = make_page(out, replace(PCA, model=source_run.file))
+    named = make_page(out, replace(PCA, model=source_run.file, images=target_images))
     assert "of 10 predictions changed" in named.verdict
 
 
@@ -292,9 +292,17 @@ def test_the_command_repeats_the_settings(scored_run: AdaptRun) -> None:
         (lambda f: [p.unlink() for p in f.iterdir()], "is not a run folder", 2),
         (lambda f: shutil.rmtree(f), "is not a folder", 2),
         (lambda f: (f / "result.json").write_text("{"), "result.json is not readable JSON", 3),
-        (lambda f: (f / "config.json").write_text("[]"), "config.json holds a list", 3),
-        (lambda f: (f / "result.json").write_text('{"before": {}, "after": {}}'), "lack the entry", 3),
-        (lambda f: (f / "events.jsonl").write_text("{}\nnot\n{}\n"), "events.jsonl, line 2", 3),
+        (
+            lambda f: (f / "config.json").write_text("[]"),
+            "config.json is damaged: the whole is []; expected an object",
+            3,
+        ),
+        (
+            lambda f: (f / "result.json").write_text('{"before": {}, "after": {}}'),
+            "the entry before.top1 is missing",
+            3,
+        ),
+        (lambda f: (f / "events.jsonl").write_text('{"event": ""}\nnot\n{}\n'), "events.jsonl, line 2", 3),
     ],
     ids=["empty", "nowhere", "broken-result", "config-list", "cut-result", "broken-event"],
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import TimmOptions
-from dept.cli.show import say
+from dept.cli.show import say, show
 
 
 @dataclass(frozen=True)
@@ -68,4 +68,4 @@ def run(argv: list[str]) -> None:
         f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
         "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
     )
-    print(f"Model: {path}\nNext:  dept evaluate {shlex.quote(str(path))} LABELLED\n       {adapt_command(model, path)}")
+    show(f"Model: {path}\nNext:  dept evaluate {shlex.quote(str(path))} LABELLED\n       {adapt_command(model, path)}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
-from dept.cli.show import as_json, table
+from dept.cli.show import as_json, show, table, visible
 
 MOST = 300  # characters of a value
+MOST_ROWS = 60  # our own files have about twenty
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,30 @@ def run(argv: list[str]) -> None:
     if given.json:
         print(as_json(meta | {"tensors": shapes}))
         return
-    print(f"{given.file}: dept {meta['kind']}, {given.file.stat().st_size / 1024:.0f} KiB\n")
-    for key, value in meta.items():
+    show(f"{given.file}: dept {_short(meta['kind'])}, {given.file.stat().st_size / 1024:.0f} KiB\n")
+    for key, value in islice(meta.items(), MOST_ROWS):
         if key not in ("format", "kind"):
-            text = str(value)
-            if key == "domains":
-                shares = [f" {weight:.2f}" for weight in value.get("weights", ())]  # an adapter's; a model has none
-                names = ", ".join(name + share for name, share in zip_longest(value["names"], shares, fillvalue=""))
-                sizes = f"{value['shared_prompts']} shared, {value['domain_prompts']} for each domain"
-                text = f"{names} (prompts per stage: {sizes})"
-            print(f"{key:<16}{text if len(text) <= MOST else text[: MOST - 1] + '…'}")
-    rows = [[name, str(count), f"{size:,}"] for name, (count, size) in groups.items()]
+            show(visible(f"{_short(key):<16}{_short(_domains(value) if key == 'domains' else value)}"))
+    rows = [[_short(name), str(count), f"{size:,}"] for name, (count, size) in islice(groups.items(), MOST_ROWS)]
     print("\n" + table(["group", "tensors", "parameters"], rows))
+    if max(len(meta), len(groups)) > MOST_ROWS:
+        print(f"… {len(meta):,} entries and {len(groups):,} groups in all. --json prints them.")
+
+
+def _domains(value: Any) -> Any:
+    """The source domains of a file in words; as they are if the file was not written by us."""
+    try:
+        shares = [f" {weight:.2f}" for weight in value.get("weights", ())]  # an adapter's; a model has none
+        names = ", ".join(name + share for name, share in zip_longest(value["names"], shares, fillvalue=""))
+        sizes = f"{value['shared_prompts']} shared, {value['domain_prompts']} for each domain"
+        return f"{names} (prompts per stage: {sizes})"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return value
+
+
+def _short(value: Any) -> str:
+    try:
+        text = str(value)
+    except RecursionError:
+        return "(nested too deeply to be shown)"
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"

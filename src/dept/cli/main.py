@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -13,6 +14,9 @@ from importlib import import_module
 
 from dept._version import __version__
 from dept.errors import DeptError, Interrupted, UsageError
+
+_NO_MEMORY = re.compile("out of memory|(can't|cannot) allocate memory", re.IGNORECASE)
+_UNSAFE_ADVICE = re.compile(r"Weights only load failed[^)]*|[^.()]*weights_only[^.()]*")
 
 COMMANDS = {
     "demo": "try everything on embedded data: rendered digits -> real handwritten digits",
@@ -80,7 +84,9 @@ def _guarded(name: str, rest: list[str]) -> int:
     except (ValueError, OSError) as error:
         return _fail(_in_flags(str(error), name, rest), 1)
     except Exception as error:
-        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        if isinstance(error, RecursionError):
+            return _fail("a file is nested too deeply to be read. It is damaged, or dept did not write it.", 3)
+        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             return _fail("out of memory. Lower --batch, or use a smaller model.", 1)
         with tempfile.NamedTemporaryFile("w", prefix="dept-error-", suffix=".txt", delete=False) as file:
             traceback.print_exc(file=file)
@@ -104,5 +110,9 @@ def _in_flags(message: str, name: str, rest: list[str]) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"dept: {message}", file=sys.stderr)
+    from dept.cli.show import visible
+
+    # torch explains how to load a file that it refused as unsafe; nobody should follow that here.
+    safe = _UNSAFE_ADVICE.sub("it holds more than plain tensors", message)
+    print(f"dept: {visible(safe)}", file=sys.stderr)
     return code

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
+from dept.cli.show import show
 
 
 @dataclass(frozen=True)
@@ -36,5 +37,5 @@ def run(argv: list[str]) -> None:
     from dept.report.page import write_report
 
     file, page = write_report(given.folder, out=given.out, options=options)
-    print(page.verdict, *page.remarks, sep="\n")
-    print(f"Report: {file} ({file.stat().st_size / 1024:.0f} KiB)")
+    show("\n".join([page.verdict, *page.remarks]))
+    show(f"Report: {file} ({file.stat().st_size / 1024:.0f} KiB)")

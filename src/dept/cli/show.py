@@ -72,7 +72,10 @@ def show_run(words: list[str], output: RunOutput, start: Callable[..., Any], **s
     except Interrupted as stop:
         say(f"\nStopped after step {stop.step}. The state is saved. To continue:\n  {resume_command(words)}")
         return stop.exit_code
-    print(as_json(done.result) if output.json else done)
+    if output.json:
+        print(as_json(done.result))
+    else:
+        show(str(done))
     return 0
 
 
@@ -84,7 +87,26 @@ def resume_command(words: list[str]) -> str:
 
 def say(text: str) -> None:
     """Print a remark on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text, lines=True), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print a result for people on stdout. Data for programs (JSON, CSV) is printed as it is."""
+    print(visible(text, lines=True))
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """The text with everything escaped that a terminal would obey instead of showing it.
+
+    Names of files and classes may come from anyone: an escape sequence in one could rewrite what was printed before.
+
+    Args:
+        lines: keep line ends, for text of our own that has several lines.
+    """
+    return "".join(
+        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def report_skipped(images: ImageSet, file: Path | None = None, most: int = 5) -> None:
@@ -97,7 +119,7 @@ def report_skipped(images: ImageSet, file: Path | None = None, most: int = 5) ->
         lines = [f"{str(path).translate(escapes)}\t{reason.translate(escapes)}\n" for path, reason in images.skipped]
         write_atomic(file, "".join(lines).encode(errors="surrogateescape"))
     for path, reason in images.skipped[:most]:
-        say(f"skipped {path}: {reason}")
+        say(visible(f"skipped {path}: {reason}"))
     if len(images.skipped) > most:
         say(f"… and {len(images.skipped) - most} more files{f', see {file}' if file else ''}.")
 
@@ -114,6 +136,7 @@ def bold(text: str) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A plain table: first column left, the others right-aligned."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:

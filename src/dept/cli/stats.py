@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
-from dept.cli.show import as_json, report_skipped
+from dept.cli.show import as_json, report_skipped, show
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def run(argv: list[str]) -> None:
         print(as_json(meta))
         return
     empty = [name for name, count in zip(model.classes, tensors["class_counts"].tolist(), strict=True) if not count]
-    print(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
+    show(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
-        print(f"{len(empty)} classes without images are left out of the class means: {', '.join(empty[:5])}")
+        show(f"{len(empty)} classes without images are left out of the class means: {', '.join(empty[:5])}")
     model_file, stats_file = (shlex.quote(str(file)) for file in (given.model, path))
-    print(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")
+    show(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")

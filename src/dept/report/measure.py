@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from dept.data.images import ImageSet, decodable, find_images, find_labelled, li
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.sources import find_sources
 from dept.data.views import test_view
-from dept.errors import DataError
+from dept.errors import DataError, DeptError
 from dept.models.files import apply_adapter, load_adapter, load_model
 from dept.models.model import Model
 from dept.runs.read import RunFiles
@@ -156,16 +157,25 @@ def _models(run: RunFiles, options: ReportOptions) -> tuple[Model | None, Model]
 def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageSet, int, bool | None]:
     """The sample, the number of images it was drawn from, and whether they are the run's own."""
     same: bool | None
-    channels = model.card.preprocess.channels
-    if run.kind == "train" and options.score is None and options.images is None:
-        found, same = _held_out(run, model), True
+    if options.score is not None:
+        found = find_labelled(options.score, model.classes)
+    elif options.images is not None:
+        found = find_images(options.images)
+    elif run.kind == "train":
+        found = _held_out(run, model)
     else:
-        found = _found(run, options, model)
-        # `ratio` and Python callers select among a folder's images. The run identifies its list only by the hash,
-        # which is of the images that could be decoded.
-        recorded = None if run.kind == "train" else run.protocol.get("list_sha256")
-        used = decodable(found, channels=channels) if recorded is not None and run.result.get("skipped") else found
-        same = None if recorded is None else recorded == list_hash(used)
+        found = _streamed(run) if run.kind == "stream" else _recorded(run, model)
+    named = options.score is not None or options.images is not None
+    # Python callers and `ratio` select among a folder's images. The run identifies its list only by the hash, which is
+    # of the images that could be decoded.
+    recorded = None if run.kind == "train" else run.protocol.get("list_sha256")
+    same = True if run.kind == "train" and not named else None
+    if recorded is not None:
+        skipped = run.result.get("skipped") or run.result.get("skipped_scored")
+        ours = list_hash(decodable(found, channels=model.card.preprocess.channels) if skipped else found)
+        same = recorded == ours
+        if not (named or same or run.inputs.get("score_sha256") == ours):
+            raise Missing(_foreign(found.root))
     sample = found
     if 0 < options.limit < len(found):
         sample = found.take(sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit)))
@@ -182,35 +192,68 @@ def _held_out(run: RunFiles, model: Model) -> ImageSet:
         sources = find_sources(given, model.classes)
         sources = sources.decodable(model.card.preprocess.channels) if run.result.get("skipped") else sources
         training, held_out = sources.split(run.protocol["config"]["held_out"], seed=run.protocol["seed"])
-    except DataError as error:
-        raise Missing(str(error)) from error
+    except (DeptError, ValueError) as error:
+        raise Missing(_foreign(places[0])) from error
     if training_hash(training) != run.protocol["list_sha256"]:
         raise Missing(f"The source images are not those of the run: the file list differs. Pass others as {IMAGES}.")
+    if not all(map(_inside, sources.parts)):
+        raise Missing(_foreign(places[0]))
     return held_out.union
 
 
-def _found(run: RunFiles, options: ReportOptions, model: Model) -> ImageSet:
-    if options.score is not None:
-        return find_labelled(options.score, model.classes)
-    if options.images is not None:
-        return find_images(options.images)
-    if run.kind == "stream":
-        paths = tuple(Path(row["path"]) for row in run.predictions if "label" in row)
-        if not paths or not paths[0].is_file():
-            raise Missing(f"The images of the stream were not found. If they moved, pass them as {IMAGES}.")
-        return ImageSet(Path(), paths)
+def _streamed(run: RunFiles) -> ImageSet:
+    """The images of a stream over a folder, if they are exactly those that are there."""
+    place = _place(run.inputs.get("images"), "images", IMAGES)
+    found = _found_at(find_images, place)
+    there = {str(path.absolute()): path for path in found.paths}
+    seen = {str(Path(row["path"]).absolute()): "label" in row for row in run.predictions}
+    if seen.keys() != there.keys():
+        raise Missing(_foreign(place))
+    return ImageSet(Path(), tuple(there[path] for path, good in seen.items() if good))
+
+
+def _recorded(run: RunFiles, model: Model) -> ImageSet:
+    """The images where the run found them."""
     name = "score" if "score" in run.inputs else "images"
     place = _place(run.inputs.get(name), "images", IMAGES)
+    return _found_at(lambda at: find_labelled(at, model.classes) if name == "score" else find_images(at), place)
+
+
+def _found_at(find: Callable[[Path], ImageSet], place: Path) -> ImageSet:
+    """Images below a place that a run folder names, which nobody else vouches for.
+
+    No single image, nothing that a link or a list fetches from elsewhere, and no message that quotes a file: a run
+    folder from somewhere else must not bring private pictures or text into a page that is passed on.
+    """
     try:
-        return find_labelled(place, model.classes) if name == "score" else find_images(place)
-    except DataError as error:
-        raise Missing(str(error)) from error
+        found = find(place)
+    except (DeptError, OSError, ValueError) as error:
+        raise Missing(_foreign(place)) from error
+    if found.paths == (place,) or not _inside(found):
+        raise Missing(_foreign(place))
+    return found
+
+
+def _inside(images: ImageSet) -> bool:
+    root = images.root.resolve()
+    return all(path.resolve().is_relative_to(root) for path in images.paths)
+
+
+def _foreign(place: Path) -> str:
+    return (
+        f"The images in {place} are not the list of files that the run recorded, so they are left out. "
+        f"To measure on them, pass them as {IMAGES}."
+    )
 
 
 def _place(recorded: str | None, what: str, parameter: str) -> Path:
     """Where an input is, by the path that the run recorded, if it still exists."""
     if recorded is None:
         raise Missing(f"The run does not record where its {what} came from. Pass {parameter}.")
-    if not Path(recorded).exists():
+    try:
+        there = Path(recorded).exists()
+    except (OSError, ValueError):  # a name that no file can have
+        there = False
+    if not there:
         raise Missing(f"Not found: {recorded}, the {what} of the run. Pass the new place as {parameter}.")
     return Path(recorded)

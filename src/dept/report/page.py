@@ -27,7 +27,8 @@ def write_report(
     file = Path(out) if out is not None else Path(folder) / "report.html"
     check_output(file, keep=lambda there: there.suffix.lower() not in (".html", ".htm"))
     page = make_page(Path(folder), options or ReportOptions())
-    write_atomic(file, render(page).encode())
+    # Names of files need not be valid text.
+    write_atomic(file, render(page).encode(errors="backslashreplace"))
     return file, page
 
 

@@ -25,7 +25,7 @@ from dept.models.stats import load_stats
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, promptable, with_settings
 from dept.runs.loops import Event, offline, planned_steps
-from dept.runs.record import Result, places, protocol, shown
+from dept.runs.record import Result, places, protocol, scored_list, shown
 from dept.runs.words import adapted, few_steps
 
 
@@ -143,7 +143,7 @@ def adapt(
         evaluated_on=readings.evaluated_on,
         **({"domains": domains} if domains else {}),
     )
-    inputs = places(model=model, images=images, score=score_on)
+    inputs = places(model=model, images=images, score=score_on) | scored_list(scored)
     total = planned_steps(config, len(target))
     plain = made if source is given else plain
     job = AdaptJob(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -12,8 +13,11 @@ from typing import Any, Literal, cast
 
 from dept.errors import DataError, UsageError
 from dept.runs.record import Protocol, Result
+from dept.runs.schema import CONFIG, EVENTS, FAILED, OTHER_EVENT, PREDICTED, RESULT, Fields, check, check_depth
 
 Kind = Literal["adapt", "uda", "train", "stream"]
+MOST_BYTES = 200_000_000
+"""size of a file that is read; an event has about 200 bytes"""
 
 
 @dataclass(frozen=True)
@@ -93,19 +97,20 @@ def read_run(folder: str | Path) -> RunFiles:
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder. Give the folder of a run, or of a benchmark suite.")
-    config, result = _json(path / "config.json"), cast(Result, _json(path / "result.json"))
+    config, result = _json(path / "config.json", CONFIG), cast(Result, _json(path / "result.json", RESULT))
+    events = _lines(path / "events.jsonl", lambda row: EVENTS.get(str(row.get("event")), OTHER_EVENT))
     if (path / "predictions.jsonl").is_file():
-        lines = _lines(path / "predictions.jsonl")
-        return RunFiles(path, "stream", config, result, _lines(path / "events.jsonl"), lines)
+        lines = _lines(path / "predictions.jsonl", lambda row: PREDICTED if "label" in row else FAILED)
+        return RunFiles(path, "stream", config, result, events, lines)
     if not config and not result:
         raise UsageError(
             f"{path} is not a run folder: it has neither config.json nor result.json, and no finished cells of a "
             "benchmark below it."
         )
-    run = RunFiles(path, "adapt", config, result, _lines(path / "events.jsonl"))
+    run = RunFiles(path, "adapt", config, result, events)
     if "held_out" in run.protocol:
-        return RunFiles(path, "train", config, result, run.events)
-    return RunFiles(path, "uda", config, result, run.events) if "source_images" in run.protocol else run
+        return replace(run, kind="train")
+    return replace(run, kind="uda") if "source_images" in run.protocol else run
 
 
 def loss_curves(events: Sequence[dict[str, Any]]) -> list[Curve]:
@@ -157,31 +162,51 @@ def progress(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     return (max(int(e["step"]) for e in steps) + 1 if steps else 0), planned
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path, schema: Fields) -> dict[str, Any]:
     if not file.is_file():
         return {}
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DataError(f"{file} is not readable JSON ({error}).") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{file} holds a {type(value).__name__}; a JSON object is expected.")
-    return value
+    with _readable(file):
+        value: dict[str, Any] = json.loads(_text(file))
+        check_depth(value)
+        check(value, schema)
+        return value
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
+def _lines(file: Path, schema: Callable[[dict[str, Any]], Fields]) -> list[dict[str, Any]]:
     """JSON lines; the last one may be half written, because the run is still going or was killed."""
     if not file.is_file():
         return []
-    try:
-        texts = file.read_text(encoding="utf-8").splitlines()
-    except (ValueError, OSError) as error:
-        raise DataError(f"{file} is not readable text ({error}).") from error
+    with _readable(file):
+        texts = _text(file).removesuffix("\n").split("\n")
     rows: list[dict[str, Any]] = []
     for number, text in enumerate(texts, 1):
-        try:
-            rows.append(dict(json.loads(text)))
-        except (ValueError, TypeError) as error:
-            if number < len(texts):
-                raise DataError(f"{file}, line {number}: not a JSON object ({error}).") from error
+        with _readable(file, f", line {number}"):
+            try:
+                value = json.loads(text)
+            except ValueError:
+                if number < len(texts):
+                    raise
+                break
+            check_depth(value)
+            check(value, schema(value) if isinstance(value, dict) else Fields())
+            rows.append(value)
     return rows
+
+
+def _text(file: Path) -> str:
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise ValueError(f"it has {size / 1e6:,.0f} MB; expected at most {MOST_BYTES / 1e6:.0f} MB")
+    return file.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _readable(file: Path, line: str = "") -> Iterator[None]:
+    """Whatever is wrong with a file becomes a DataError that names it."""
+    try:
+        yield
+    except RecursionError as error:
+        raise DataError(f"{file}{line} is damaged: it is nested too deeply.") from error
+    except (ValueError, OSError) as error:
+        kind = " is not readable JSON" if isinstance(error, json.JSONDecodeError) else " is damaged"
+        raise DataError(f"{file}{line}{kind}: {error}. Restore the file, or make the run again.") from error

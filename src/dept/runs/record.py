@@ -134,6 +134,11 @@ def places(**given: object) -> dict[str, str]:
     return {name: str(Path(value).absolute()) for name, value in given.items() if isinstance(value, (str, Path))}
 
 
+def scored_list(images: ImageSet | None) -> dict[str, str]:
+    """The hash by which `dept report` knows the scored images again, recorded beside their place."""
+    return {} if images is None else {"score_sha256": list_hash(images)}
+
+
 def shown(path: str | Path) -> str:
     """A path as people want to read it: from here if it is below, else whole."""
     here = Path.cwd()

@@ -20,7 +20,7 @@ from dept.models.model import Model, fingerprint, with_history
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, with_settings
 from dept.runs.loops import Domain, Event, paired, planned_pairs
-from dept.runs.record import Result, places, protocol, skipped_files
+from dept.runs.record import Result, places, protocol, scored_list, skipped_files
 from dept.runs.words import adapted_with_source
 
 WITH_SOURCE = "source and target together"  # what a protocol calls this setting
@@ -118,7 +118,7 @@ def adapt_with_source(
         options,
         runtime,
         planned_pairs(made),
-        places(model=model, source=source, images=target, score=score_on),
+        places(model=model, source=source, images=target, score=score_on) | scored_list(scored),
         [],
         readings,
         options.eval_every,
