@@ -116,7 +116,7 @@ def test_train_refusals(source_images: Path, tmp_path: Path, capsys: pytest.Capt
     assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "img_size=3"], 2)
     assert "--timm must be a JSON object" in fails(capsys, [*base, "--arch", ARCH, "--timm", "[1]"], 2)
     words = [*base, "--arch", ARCH, "--timm", '{"nonsense": 1}']
-    assert "timm refused to build 'vit_tiny_patch16_224' with the options {'nonsense': 1}" in fails(capsys, words, 2)
+    assert "the option 'nonsense' is not supported" in fails(capsys, words, 2)
     assert "no preset 'x'" in fails(capsys, [*base, "--preset", "x"], 2)
     assert "does not exist" in fails(capsys, ["train", tmp_path / "no", "--out", tmp_path / "run"], 3)
     words = [*base, "--arch", ARCH, "--weights", tmp_path / "none.safetensors"]

@@ -179,7 +179,7 @@ def _images(run: RunFiles, options: ReportOptions, model: Model) -> tuple[ImageS
     sample = found
     if 0 < options.limit < len(found):
         sample = found.take(sorted(random.Random(SAMPLE_SEED).sample(range(len(found)), options.limit)))
-    return decodable(sample, channels=channels), len(found), same
+    return decodable(sample, channels=model.card.preprocess.channels), len(found), same
 
 
 def _held_out(run: RunFiles, model: Model) -> ImageSet:
