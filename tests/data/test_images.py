@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dept.data.decoding import decode
-from dept.data.images import ImageSet, concatenated, decodable, find_images, find_labelled
+from dept.data.images import ImageSet, concatenated, decodable, find_images, find_labelled, reported
 from dept.errors import DataError
 from support import write_labelled, write_unlabelled
 
@@ -347,3 +347,12 @@ def test_names_of_joined_sets_do_not_tell_where_they_lie() -> None:
 
 def test_names_outside_the_root_are_kept_whole() -> None:
     assert ImageSet(Path("/r"), (Path("/elsewhere/a.png"),)).names() == ["/elsewhere/a.png"]
+
+
+def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """After a second, then every five; a short one says nothing."""
+    clock = iter([0.0, 0.5, 1.1, 3.0, 6.2, 7.0])
+    monkeypatch.setattr("dept.data.images.time.monotonic", lambda: next(clock))
+    with caplog.at_level("INFO", logger="dept.progress"):
+        assert list(reported("abcde", 5000, "Checking images")) == list("abcde")
+    assert caplog.messages == ["Checking images: 1 of 5,000", "Checking images: 3 of 5,000"]

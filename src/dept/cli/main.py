@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from dept._version import __version__
+from dept.cli.show import show_progress
 from dept.errors import DeptError, Interrupted, UsageError
 
 _NO_MEMORY = re.compile("out of memory|(can't|cannot) allocate memory", re.IGNORECASE)
@@ -70,6 +71,7 @@ def _guarded(name: str, rest: list[str]) -> int:
     """Run a command; every failure becomes a sentence and a code, never a traceback."""
     # Pillow warns of images that are skipped anyway, with a reason.
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
+    show_progress()
     try:
         code: int | None = import_module(f"dept.cli.{name}").run(rest)
         return code or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from dept.data.images import ImageSet
+
+
+class _Said(logging.Handler):
+    """Shows on stderr what the library logs about long passes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def show_progress() -> None:
+    """Let long passes over images say how far they are."""
+    logger = logging.getLogger("dept.progress")
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Said) for handler in logger.handlers):
+        logger.addHandler(_Said())
 
 
 class ProgressBar:

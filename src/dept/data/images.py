@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import stat
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from dept.data.decoding import NOT_REGULAR, SUFFIXES, decode_problem
 from dept.errors import DataError
 
+T = TypeVar("T")
+progress = logging.getLogger("dept.progress")
+"""what a long pass over images says; the command line shows it"""
 Skipped: TypeAlias = tuple[Path, str]
 """a file that is left out, and why"""
 UNREAD = {
@@ -141,6 +146,16 @@ def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, ro
     return found
 
 
+def reported(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items; after a second, and then every five, the logger dept.progress says how many there were."""
+    due = time.monotonic() + 1
+    for number, item in enumerate(items):
+        if time.monotonic() >= due:
+            due += 5
+            progress.info("%s: %s of %s", what, f"{number:,}", f"{total:,}")
+        yield item
+
+
 def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4) -> ImageSet:
     """The images that decode; the others move to `skipped`. A DataError if none is left.
 
@@ -148,7 +163,8 @@ def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4) -> Image
         channels: of the model that will see them: a file may decode in colour and not in grey.
     """
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        reasons = list(pool.map(partial(decode_problem, channels=channels), images.paths))
+        found = pool.map(partial(decode_problem, channels=channels), images.paths)
+        reasons = list(reported(found, len(images), "Checking images"))
     good = [index for index, why in enumerate(reasons) if why is None]
     skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
     if not good:

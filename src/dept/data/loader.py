@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dept.data.decoding import decode_again
-from dept.data.images import ImageSet
+from dept.data.images import ImageSet, reported
 from dept.data.views import Augment, Preprocess, make_view, view_rng
 from dept.errors import DataError, UsageError
 
@@ -142,7 +142,7 @@ class TestPasses:
         runtime = self.runtime
         keys = ordered_keys(self.image_count, runtime.eval_batch)
         stream = batches(self.images, "t", self.views, keys, device=runtime.device, workers=runtime.workers)
-        for index, views in stream:
+        for index, views in reported(stream, len(keys), "Reading images, batch"):
             yield Batch(views, index)
 
 
