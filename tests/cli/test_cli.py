@@ -6,22 +6,26 @@ import csv
 import io
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
+from dept.cli.predict import as_csv
 from dept.cli.show import resume_command, table
 from dept.data.images import find_images
-from dept.inference import predict
+from dept.inference import Prediction, predict
 from dept.io import read_tensors
-from dept.models.files import load
+from dept.models.files import load, save_model
 from dept.runs.train import TrainRun
-from support import ARCH, PROJECTION, TIMM, StopAfter, events, write_labelled
+from support import ARCH, PROJECTION, TIMM, StopAfter, events, tiny_model, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
 HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -346,6 +350,67 @@ def test_predict_tells_what_it_skipped(
     assert main(["predict", str(source_run.file), str(root), "--format", "jsonl", "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3 and err.count("skipped ") == 5 and "2 more files" in err
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "stats"])
+def test_all_skipped_files_go_to_a_list(
+    command: str, source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, file = write_labelled(tmp_path / "i", 1), tmp_path / "skipped.txt"
+    for n in range(7):
+        (root / "red" / f"bad{n}\n.png").write_bytes(b"")
+    (root / "red" / "c.heic").write_bytes(b"")
+    argv = [command, str(source_run.file), str(root), "--device", "cpu", "--skipped", str(file)]
+    out = ["--out", str(tmp_path / ("stats.safetensors" if command == "stats" else "labels.csv"))]
+    argv += out if command != "evaluate" else []
+    assert main(argv) == 0
+    assert f"… and 3 more files, see {file}" in capsys.readouterr().err
+    rows = [line.split("\t") for line in file.read_text().splitlines()]
+    assert [row[0] for row in rows[:2]] == [f"{root}/red/c.heic", f"{root}/red/bad0\\n.png"] and len(rows) == 8
+    assert rows[0][1].startswith(".heic files are not read") and "UnidentifiedImageError" in rows[1][1]
+
+
+def test_the_list_of_skipped_files_replaces_nothing(
+    source_run: TrainRun, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = source_run.file, tmp_path / "labels.csv"
+    for command in ("predict", "evaluate", "stats"):
+        words = [command, model, source_images, "--skipped", model]
+        assert "is an input and is not replaced. Choose another --skipped" in fails(capsys, words, 2)
+    words = ["predict", model, source_images, "--out", out, "--skipped", out]
+    assert "--skipped and --out are the same file" in fails(capsys, words, 2)
+
+
+def test_a_file_that_only_colour_models_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check decodes as the run does: one LAB image does not stop a grey model."""
+    model = save_model(tiny_model(in_chans=1), tmp_path / "grey.safetensors")
+    root = write_labelled(tmp_path / "i", 2)
+    Image.new("LAB", (40, 40)).save(root / "red" / "lab.tif")
+    assert main(["predict", str(model), str(root), "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1 + 6 and "lab.tif: ValueError: conversion from LAB" in err
+    assert main(["evaluate", str(model), str(root), "--device", "cpu"]) == 0
+    for command in ("adapt", "stream"):
+        out_folder, words = tmp_path / command, ["--method", "tent", "--batch", "4", "--device", "cpu"]
+        assert main([command, str(model), str(root), "--out", str(out_folder), *words]) == 0
+        result = json.loads((out_folder / "result.json").read_text())
+        assert [path for path, _ in result["skipped"]] == [str(root / "red" / "lab.tif")]
+
+
+def test_pillow_says_nothing_of_images_that_are_skipped(source_run: TrainRun, tmp_path: Path) -> None:
+    root = write_labelled(tmp_path / "i", 1)
+    Image.new("1", (10_000, 9_500)).save(root / "red" / "huge.png")
+    code = f"from dept.cli.main import main; main(['predict', {str(source_run.file)!r}, {str(root)!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "10000 x 9500 pixels, to decode 95 megapixels; the limit is 80" in done.stderr
+    assert "DecompressionBomb" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_csv_has_one_row_per_image_whatever_its_name() -> None:
+    names = ["a\rb.png", "c\nd.png", 'e"f.png', "g,h.png", "=1+1.png"]
+    text = as_csv([Prediction(name, "cat\r", 0.5, (("cat\r", 0.5),)) for name in names])
+    assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["path", *names]
+    assert as_csv([Prediction("a.png", "cat", 0.5, (("cat", 0.5),))]).endswith("\na.png,cat,0.5000,cat:0.5000\n")
 
 
 def test_predict_refusals(
