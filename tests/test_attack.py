@@ -25,10 +25,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     ("attack", "count"),
     [
         (mutated_files.attack, 200),
-        (bad_images.attack, 30),
-        (wrong_calls.attack, 30),
-        (stops.kills, 2),
-        (stops.crash_points, 2),
+        (bad_images.attack, 20),
+        (wrong_calls.attack, 20),
+        (stops.kills, 1),
+        (stops.crash_points, 1),
     ],
     ids=["files", "images", "calls", "kills", "crashes"],
 )

@@ -136,8 +136,10 @@ def start(function: Callable[[], Any], memory: int | None = None) -> tuple[int, 
     if memory is not None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
-    os.write(send, pickle.dumps(ended(function)))
-    os._exit(0)
+    try:
+        os.write(send, pickle.dumps(ended(function)))
+    finally:
+        os._exit(0)  # whatever happens: the parent's clean-up is not this process's to do
 
 
 def ended(function: Callable[[], Any]) -> Outcome:

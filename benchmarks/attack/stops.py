@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import random
 import shutil
@@ -43,22 +45,24 @@ def kills(stage: Stage, count: int, seed: int) -> Iterator[Row]:
     yield row
 
 
-def crash_points(stage: Stage, count: int, seed: int) -> Iterator[Row]:
+def crash_points(stage: Stage, most: int, seed: int) -> Iterator[Row]:
     """One row: die before, die after, or fail at the n-th durable operation, for every n; then resume."""
     row = Row("crash points: resumed to the same bits")
     for kind in ("adapt", "stream"):
         reference, _ = _whole(stage, kind)
+        count = most
         for way in ("before", "after", "full disk"):
             for place in range(1, count + 1):
                 out = _fresh(stage, "crashed")
                 broken = forked(partial(_crashing, stage, kind, out, way, place), END)
                 ended = forked(partial(_continued, stage, kind, out), END)
                 problem = _difference(kind, out, reference, ended)
-                if way == "full disk" and broken.kind == "value" and broken.value not in (0, 1, 3):
-                    problem = f"a full disk ended with {broken.value}"
+                if way == "full disk" and (broken.kind != "value" or broken.value[0] not in (0, 1, 3)):
+                    problem = f"a full disk ended with {broken}"
                 row.add(problem and f"{kind}, {way} {place}: {problem}", kind)
-                if broken.kind == "value" and broken.value == 0:
-                    break  # the run has fewer durable operations than that
+                if broken.kind == "value" and way != "full disk":
+                    count = place  # the run has no more durable operations than that
+                    break
     yield row
 
 
@@ -72,7 +76,7 @@ def _whole(stage: Stage, kind: str) -> tuple[Path, float]:
     out = _fresh(stage, f"whole-{kind}")
     began = time.monotonic()
     ended = forked(lambda: _continued(stage, kind, out), END)
-    if ended.value != 0:
+    if ended.kind != "value" or ended.value[0] != 0:
         raise SystemExit(f"{kind} does not run at all: {ended}.")
     return out, time.monotonic() - began
 
@@ -82,13 +86,20 @@ def _fresh(stage: Stage, name: str) -> Path:
     return stage.root / name
 
 
-def _continued(stage: Stage, kind: str, out: Path) -> int:
-    """Resume, or begin again if nothing was saved; the exit code. A run that has ended is left alone."""
+def _continued(stage: Stage, kind: str, out: Path) -> tuple[int, str]:
+    """Resume, or begin again if nothing was saved; the exit code and what was said."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        return _resumed(stage, kind, out), said.getvalue()[-300:]
+
+
+def _resumed(stage: Stage, kind: str, out: Path) -> int:
     from dept.cli.main import main
     from dept.runs.folder import Checkpoints
 
     Checkpoints.__init__.__defaults__ = (0.0,)  # save after every step, not once a minute
     command = _command(stage, kind, out)
+    # A run that has ended is left alone.
     if kind == "adapt" and (out / "result.json").exists() and not (out / "resume.safetensors").exists():
         return 0
     if out.exists():
@@ -98,7 +109,7 @@ def _continued(stage: Stage, kind: str, out: Path) -> int:
     return main([*command, "--overwrite"] if kind == "adapt" else command)
 
 
-def _crashing(stage: Stage, kind: str, out: Path, way: str, place: int) -> int:
+def _crashing(stage: Stage, kind: str, out: Path, way: str, place: int) -> tuple[int, str]:
     """The run, with the n-th durable operation broken."""
     done = 0
 
@@ -126,7 +137,7 @@ def _crashing(stage: Stage, kind: str, out: Path, way: str, place: int) -> int:
 
 def _difference(kind: str, out: Path, reference: Path, ended: Any) -> str | None:
     """What differs from the undisturbed run."""
-    if ended.value != 0:
+    if ended.kind != "value" or ended.value[0] != 0:
         return f"{kind}: the resumed run ended with {ended}"
     if not same(*(tensors_of(folder / "adapter.safetensors") for folder in (out, reference))):
         return f"{kind}: another adapter"
