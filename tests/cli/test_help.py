@@ -19,8 +19,8 @@ from dept.cli.command import Command, choose, flag_names, peek, with_flags
 from dept.cli.help import page
 from dept.cli.main import COMMANDS, main
 from dept.cli.parse import parse
-from dept.declared import attribute, fields, module_docstring
 from dept.errors import UsageError
+from dept.methods.declared import attribute, fields, module_docstring
 
 METHODS = [methods.place(name) for name in methods.available()]
 TEST_TIME = sorted({name for setting in methods.TEST_TIME for name in methods.available(setting)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from dept.bench import suites
-from dept.declared import module_docstring
+from dept.methods.declared import module_docstring
 
 COMMANDS = {
     "list": "suites with their estimated GPU hours",

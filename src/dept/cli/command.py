@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dept import methods
-from dept.declared import Declared, attribute, fields
 from dept.errors import UsageError
+from dept.methods.declared import Declared, attribute, fields
 
 
 class Positional(NamedTuple):
@@ -25,7 +25,7 @@ REPEATABLE = "repeatable"
 
 @dataclass(frozen=True)
 class Command:
-    """A command as data. A place is "module:Class", see `dept.declared`."""
+    """A command as data. A place is "module:Class", see `dept.methods.declared`."""
 
     name: str
     """as typed after `dept`"""

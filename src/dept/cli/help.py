@@ -9,7 +9,7 @@ import textwrap
 
 from dept.cli.command import Command, choose, sections, with_flags
 from dept.cli.show import bold
-from dept.declared import Declared, attribute
+from dept.methods.declared import Declared, attribute
 
 COLUMN = 26
 """where the texts begin"""

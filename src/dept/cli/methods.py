@@ -10,8 +10,8 @@ from dept import methods
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.show import bold, table
-from dept.declared import attribute, fields, module_docstring
 from dept.errors import UsageError
+from dept.methods.declared import attribute, fields, module_docstring
 
 GROUPS = {
     "Without source images (dept adapt, dept stream)": methods.TEST_TIME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from dept.declared import attribute
+from dept.methods.declared import attribute
 
 if TYPE_CHECKING:
     from dept.methods.base import Method

@@ -63,7 +63,7 @@ def module_docstring(module: str) -> str:
 
 @lru_cache
 def _module(name: str) -> _Found:
-    path = Path(__file__).parent.joinpath(*name.split(".")[1:])
+    path = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return _Found(name, ast.parse(file.read_text(encoding="utf-8")))
 
