@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,15 @@ def open_image(path: Path) -> Image.Image:
 
 def decode(path: Path, channels: int = 3) -> Image.Image:
     """Read an image file as `upright` gives it."""
-    with open_image(path) as image, _one_large_image if _pixels(image) > LARGE else nullcontext():
+    with ExitStack() as turn:
+        return _read(path, channels, turn)
+
+
+def _read(path: Path, channels: int, turn: ExitStack) -> Image.Image:
+    """`decode`, where a large image keeps the others waiting until `turn` ends: decoders free memory late."""
+    with open_image(path) as image:
+        if _pixels(image) > LARGE:
+            turn.enter_context(_one_large_image)
         ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
         return _plain(image, channels)
 
@@ -60,7 +68,8 @@ def decode_again(path: Path, channels: int = 3) -> Image.Image:
 def decode_problem(path: Path, channels: int = 3) -> str | None:
     """Why a file cannot be decoded, or None if it can."""
     try:
-        decode(path, channels)
+        with ExitStack() as turn:
+            _read(path, channels, turn)
     except Exception as error:  # Pillow raises many types for broken files; the reason is what matters
         return reason(error)
     return None
