@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from attack.stage import MEMORY, Outcome, Row, Stage, ended, forked, same, tensors_of
 
@@ -135,8 +136,8 @@ def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _forge(file: Path, place: Path, rng: random.Random) -> None:
-    """The file with other metadata or tensors, written by dept itself, so that its digest is right."""
-    from dept.io import read_meta, write_tensors
+    """The file with other metadata or tensors and a digest that is right: no accident, somebody's work."""
+    from dept.io import FORMAT, checksum, read_meta
 
     tensors, meta = tensors_of(file), read_meta(file)
     if rng.random() < 0.7:
@@ -153,4 +154,6 @@ def _forge(file: Path, place: Path, rng: random.Random) -> None:
         tensors |= {name: changed[way]} if way in changed else {f"{name}.more": tensor} if way == "more" else {}
         if way == "gone":
             del tensors[name]
-    write_tensors(place, tensors, meta)
+    meta = {**meta, "format": FORMAT}
+    apart = {name: tensor.clone() for name, tensor in tensors.items()}
+    save_file(apart, place, metadata={"dept": json.dumps(meta | {"sha256": checksum(apart, meta)})})

@@ -344,7 +344,8 @@ def test_what_is_not_a_plain_vit_is_refused(arch: str) -> None:
 
 def test_a_vit_of_other_blocks_is_refused() -> None:
     with torch.device("meta"), pytest.raises(ValueError, match=r"ParallelScalingBlock.*cannot be prompted"):
-        create_model("vit_tiny_patch16_224", 3, stages=1, prompts=2, block_fn=_parallel_block())
+        backbone = timm.create_model("vit_tiny_patch16_224", num_classes=0, block_fn=_parallel_block())
+        AdaptedModel(backbone, torch.nn.Linear(192, 3), stages=1, prompts=2)
 
 
 def _parallel_block() -> Any:
