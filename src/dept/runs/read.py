@@ -93,7 +93,7 @@ class Cost:
 
 
 def read_run(folder: str | Path) -> RunFiles:
-    """Read a run folder; a UsageError if it is none, a DataError if a file in it is broken."""
+    """Read a run folder; a UsageError if it is not one, a DataError if a file in it is broken."""
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder. Give the folder of a run, or of a benchmark suite.")

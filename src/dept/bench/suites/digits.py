@@ -15,7 +15,7 @@ CLASSES = tuple("0123456789")
 STAGES = {"S": 1, "G": 4, "D": 12}
 PROMPTS = 8
 AUGMENT = Augment(flip=0.0, crop_scale=(0.6, 1.0), jitter=(0.4, 0.4, 0.0, 0.0), grey=0.0, blur_radius=(0.1, 1.0))
-"""Views for digits: a mirrored digit is none, a small crop has none in it, and there is no colour."""
+"""Views for digits: a mirrored digit is not a digit, a small crop may miss it, and there is no colour."""
 # From scratch, hence one rate for everything, a hundred times the fine-tuning one.
 TRAINING = SourceTraining.Config(
     lr=0.1,
