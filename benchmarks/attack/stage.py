@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pickle
 import resource
@@ -82,12 +84,21 @@ def build(root: Path) -> Stage:
         root / "stats.safetensors",
         root / "run",
     )
-    adapt = ["adapt", made.model, made.images, "--out", made.run, "--method", "tent", "--epochs", "1"]
-    stats = ["stats", made.model, made.labelled, "--out", made.stats]
-    for words in (adapt, stats):
-        outcome = forked(lambda words=words: main([*map(str, words), *SMALL]), 120)
-        if outcome.value != 0:
-            raise SystemExit(f"The stage could not be built: {words[0]} ended with {outcome}.")
+    # In this process, so that every forked one has the slow imports already.
+    few = ["--max-iters", "1"]
+    for words in (
+        ["adapt", made.model, made.images, "--out", made.run, "--method", "tent", "--epochs", "1", *SMALL],
+        ["stats", made.model, made.labelled, "--out", made.stats, *SMALL],
+        ["uda", made.model, made.labelled, made.images, "--out", root / "uda", "--method", "erm", *few, *SMALL],
+        ["stream", made.model, made.images, "--out", root / "stream", "--method", "tent", *SMALL],
+        ["report", made.run, "--out", root / "report.html", "--device", "cpu", "--projection", "pca"],
+        ["corrupt", made.images, root / "corrupted", "--type", "fog", "--size", "32"],
+    ):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = main([str(word) for word in words])
+        if code:
+            raise SystemExit(f"The stage could not be built: {words[0]} said {said.getvalue()}")
     return made
 
 

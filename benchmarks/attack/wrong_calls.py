@@ -9,6 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from pkgutil import resolve_name
 
 from attack.stage import MEMORY, SMALL, TINY, Row, Stage, forked
@@ -34,7 +35,7 @@ def attack(stage: Stage, count: int, seed: int) -> Iterator[Row]:
     for words in calls[:count]:
         out = stage.root / "out"
         shutil.rmtree(out, ignore_errors=True)
-        outcome = forked(lambda words=words: _said(words), 60, MEMORY)
+        outcome = forked(lambda words=words: _said(words, stage.root), 60, MEMORY)
         row.add(_problem(words, outcome.kind, outcome.value), "" if outcome.kind != "value" else f"{outcome.value[0]}")
     shutil.rmtree(stage.root / "out", ignore_errors=True)
     yield row
@@ -53,11 +54,14 @@ def _problem(words: list[str], kind: str, value: object) -> str | None:
     return None
 
 
-def _said(words: list[str]) -> tuple[object, str]:
+def _said(words: list[str], folder: Path) -> tuple[object, str]:
     """Exit code and stderr of a command line."""
+    from huggingface_hub import constants
+
     from dept.cli.main import main
 
-    tempfile.tempdir = None
+    tempfile.tempdir = str(folder)  # for a file with the details of an error that nobody expected
+    constants.HF_HUB_OFFLINE = True  # nothing is asked of a network, and nobody waits for one
     err = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
         try:
@@ -74,7 +78,7 @@ def _bases(stage: Stage) -> dict[str, list[str]]:
     tiny = ["--arch", "vit_tiny_patch16_224", "--timm", json.dumps(TINY), "--stages", "2", "--prompts", "3"]
     return {
         "adapt": [model, images, "--out", out, "--method", "tent", *few],
-        "train": [labelled, "--out", out, *tiny, *few],
+        "train": [labelled, "--out", out, "--no-pretrained", *tiny, *few],
         "uda": [model, labelled, images, "--out", out, "--method", "erm", *few],
         "stream": [model, images, "--out", out, "--method", "tent", *SMALL],
         "predict": [model, images, "--device", "cpu"],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from math import inf, isnan, nan
+from typing import Any
 
 import pytest
 import torch
@@ -139,3 +140,9 @@ def test_epochs_grow_as_images_shrink() -> None:
 def test_schedule_constant_by_default() -> None:
     method = Tent(tiny_model())
     assert [method.lr_scale(Progress(step, 10, 0)) for step in (0, 5, 9)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("settings", [{"weight_decay": 1e308}, {"lr": 1e20}, {"batch": 10**20}])
+def test_settings_that_overflow_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(settings))} must be at most 2,147,483,648, found"):
+        BaseConfig(**settings)

@@ -203,7 +203,7 @@ def test_names_that_are_no_text_have_a_hash() -> None:
     assert len(list_hash(ImageSet(Path("a"), (Path(os.fsdecode(b"a/\xff.png")),)))) == 64
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "mps:", "xpu"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "mps:", "xpu", "cpu:", "cpu:²", "cpu:999"])
 def test_a_device_that_is_not_there(device: str) -> None:
     with pytest.raises(UsageError, match=rf"no device '{device}' here.*cpu"):
         resolve_device(device)

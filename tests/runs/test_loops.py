@@ -8,12 +8,14 @@ import torch
 
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import Batch, LabelledBatch, Runtime, TestPasses, Views
+from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Progress
 from dept.methods.dept import DePT
 from dept.methods.source import Source
 from dept.methods.tent import Tent
 from dept.models.files import load_model
 from dept.models.model import Model
+from dept.runs.job import RunOptions
 from dept.runs.loops import collect, offline, planned_steps, steps_per_epoch
 from dept.runs.train import TrainRun
 from support import same_bits, tiny_config
@@ -141,3 +143,9 @@ def test_collect_gathers_the_whole_pass(source_model: Model, images: ImageSet) -
     assert scores.keys() == {"student"} and scores["student"].shape == (10, 3) and passes.image_count == 10
     whole = collect(TestPasses(images, passes.views, Runtime(eval_batch=64))(), Source(source_model))
     assert torch.allclose(scores["student"], whole["student"], atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [-1, 10**20])
+def test_a_seed_that_torch_does_not_take(seed: int) -> None:
+    with pytest.raises(UsageError, match="`seed` must be at least 0"):
+        RunOptions(seed=seed)

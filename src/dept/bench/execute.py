@@ -149,8 +149,8 @@ class Executor:
             if source.key == cell.protocol["source"]:
                 return name, source
         raise DataError(
-            f"The source model {cell.protocol['source']} of {cell.title!r} does not belong to the suite with these weights "
-            f"({self.weights_id[:12]}): the cell was made with other weights or an older definition."
+            f"The source model {cell.protocol['source']} of {cell.title!r} does not belong to the suite with these "
+            f"weights ({self.weights_id[:12]}): the cell was made with other weights or an older definition."
         )
 
     # -- adaptations ---------------------------------------------------------------------------------------

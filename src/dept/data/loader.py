@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,8 +160,8 @@ def resolve_device(device: str) -> str:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         return next(name for name, available in there.items() if available)
-    kind, _, number = device.partition(":")
-    if not there.get(kind) or (number and not number.isdigit()):
+    kind = device.partition(":")[0]
+    if not there.get(kind) or not re.fullmatch(r"[a-z]+(:[0-9]{1,2})?", device):
         here = ", ".join(name for name, available in there.items() if available)
         raise UsageError(f"There is no device {device!r} here. `device` must be auto or one of: {here}.")
     return device

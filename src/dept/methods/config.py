@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+MOST = 2**31  # more is a slip of the keyboard, and overflows in sizes and in float32
 # Every number must be finite and at least 0, unless its name is here.
 ALLOWS_MINUS_ONE = ("warmup", "domain_prompts")  # -1: chosen by the method
 COUNTS = (
@@ -31,6 +32,8 @@ def _check(name: str, value: float) -> None:
         bound = "above 0" if name in POSITIVE else f"at least {least}"
         finite = "" if isinstance(value, int) else " and finite"
         raise ValueError(f"{name} must be {bound}{finite}, found {value}.")
+    if value > MOST:
+        raise ValueError(f"{name} must be at most {MOST:,}, found {value:g}.")
     if value > 1 and name in UP_TO_ONE:
         raise ValueError(f"{name} must be at most 1, found {value}.")
     if value >= 1 and name in BELOW_ONE:

@@ -37,8 +37,8 @@ class RunOptions:
     """cpu, cuda, mps or auto"""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise UsageError(f"`seed` must be at least 0, found {self.seed}.")
+        if not 0 <= self.seed < 2**62:  # torch takes 64 bits, and two domains take two seeds
+            raise UsageError(f"`seed` must be at least 0 and below 2^62, found {self.seed}.")
 
 
 @dataclass(frozen=True)
