@@ -158,6 +158,7 @@ class _Session:
         folder, stream = self.folder, self.stream
         given = {entry.name: getattr(self.options, entry.name) for entry in fields(self.options)}
         options = {name: value for name, value in given.items() if value != getattr(StreamOptions, name)}
+        folder.predictions.touch()  # before anything else: it tells a stream that was killed from another run
         folder.configure({"protocol": self._protocol(), "options": options, "inputs": inputs})
         if folder.resume:
             self._restore()
