@@ -133,7 +133,7 @@ def test_seeds_and_prompts_that_cannot_be(
     command: str, model: Path, source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = [*runs(command, model, source_images), "--out", tmp_path / "run"]
-    assert "--seed must be at least 0, found -1" in refused(capsys, *base, "--seed", -1)
+    assert "--seed must be at least 0 and below 2^62, found -1" in refused(capsys, *base, "--seed", -1)
     if command == "train":
         assert "must be at least 0, found 2 and -4" in refused(capsys, *base, "--prompts", -4)
     assert not (tmp_path / "run").exists()
