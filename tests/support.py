@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dept.data.loader import Batch
 from dept.methods.base import BaseConfig, Method
 from dept.models.model import Model, create_model
+from dept.runs.seal import unsealed
 
 CLASSES = ("blue", "green", "red")
 ARCH = "vit_tiny_patch16_224"
@@ -141,7 +142,7 @@ def write_unlabelled(root: Path, count: int, *, seed: int = 1, **look: Any) -> P
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [unsealed(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 class StopAfter:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+import dept.data.decoding as decoding
 import dept.runs.adapt as adapting
 from dept.data.images import ImageSet, find_images, find_labelled
+from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.inference import evaluate
 from dept.io import read_meta, read_tensors
@@ -561,3 +563,46 @@ def test_a_model_that_overflows_is_not_written(
     with pytest.raises(DeptError, match=r"not finite|no longer finite"):
         adapt(source_run.file, target_images, out=tmp_path, method="tent", lr=1e38, max_iters=1, device="cpu")
     assert not (tmp_path / "adapter.safetensors").exists()
+
+
+def test_images_are_decoded_once_before_the_first_step(
+    source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read-out before a run finds the bad files too, also where the same folder is adapted to and scored on."""
+    images = write_labelled(tmp_path / "images", per_class=3)
+    (images / "red" / "broken.png").write_bytes(b"no image")
+    opened: list[Path] = []
+
+    def open_image(path: Path, plain: Any = decoding.open_image) -> Any:
+        opened.append(path)
+        return plain(path)
+
+    monkeypatch.setattr(decoding, "open_image", open_image)
+    for number, scored in enumerate((None, images)):
+        opened.clear()
+        counts: list[int] = []
+
+        def count(event: dict[str, Any], counts: list[int] = counts) -> None:
+            counts.append(len(opened))
+
+        run = adapt(
+            source_run.file, images, out=tmp_path / f"{number}", method="tent", score_on=scored, listener=count, **BRIEF
+        )
+        assert counts[0] == 10  # when the run starts
+        assert run.result["images"] == 9 and len(run.before) == 9
+        assert [Path(name).name for name, _ in run.result["skipped"]] == ["broken.png"]
+
+
+def test_the_first_pass_gives_the_batches_of_the_readable_images(tmp_path: Path) -> None:
+    images = write_unlabelled(tmp_path, 7)
+    names = find_images(images).paths
+    for bad in (names[0], names[4]):
+        bad.write_bytes(b"no image")
+    runtime, views = Runtime(eval_batch=2), Views(tiny_model().card.preprocess)
+    first = FirstPass(find_images(images), views, runtime)
+    made = list(first)
+    expected = list(TestPasses(first.readable, views, runtime)())
+    assert [path.name for path, _ in first.readable.skipped] == [names[0].name, names[4].name]
+    assert len(made) == len(expected) == 3
+    for one, two in zip(made, expected, strict=True):
+        assert torch.equal(one.index, two.index) and torch.equal(one.views[0], two.views[0])

@@ -16,11 +16,12 @@ import torch
 from dept.data.images import ImageSet, list_hash
 from dept.data.loader import resolve_device
 from dept.errors import DataError, DeptError, Interrupted, UsageError
-from dept.io import read_meta
+from dept.io import read_json, read_meta
 from dept.methods.base import Progress
 from dept.methods.tent import Tent
 from dept.runs.folder import Checkpoints, RunFolder, kept, stop_signal
 from dept.runs.loops import Event
+from dept.runs.seal import unsealed
 from support import events, random_batch, same_bits, tiny_config, tiny_model
 
 
@@ -107,7 +108,7 @@ def test_finish_drops_the_resume_state(tmp_path: Path) -> None:
     run = folder(tmp_path)
     run.save_state(Tent(tiny_model()), 1)
     run.finish({"ok": True})
-    assert not run.resume_file.exists() and json.loads((tmp_path / "result.json").read_text()) == {"ok": True}
+    assert not run.resume_file.exists() and unsealed(read_json(tmp_path / "result.json")) == {"ok": True}
 
 
 def test_checkpoints_come_about_once_a_minute_and_never_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dept.errors import DataError
+from dept.io import write_json
 from dept.runs import read
+from dept.runs.folder import RunFolder
 from dept.runs.read import read_run
+from dept.runs.seal import sealed
+from dept.runs.train import TrainRun
 
 SCORES = {"top1": 0.5, "n": 4, "ci95": [0.1, 0.9], "per_class": {"a": 0.5}}
 
@@ -64,3 +70,27 @@ def test_unknown_fields_and_a_half_written_line_are_fine(tmp_path: Path) -> None
     folder = written(tmp_path, result={"images": 3, "new": [None]}, events=[{"event": "start", "time": 1}, '{"even'])
     run = read_run(folder)
     assert run.result["images"] == 3 and len(run.events) == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", "events.jsonl"])
+def test_a_changed_digit_is_found(name: str, source_run: TrainRun, tmp_path: Path) -> None:
+    """A value that is wrong but possible passes every schema. The checksum finds it."""
+    folder = Path(shutil.copytree(source_run.folder, tmp_path / "run"))
+    assert read_run(folder).result == json.loads(json.dumps(source_run.result))
+    text = (folder / name).read_text()
+    field = re.search(r'"(seed|images|step)": (\d)', text)
+    assert field is not None
+    place = field.start(2)
+    (folder / name).write_text(text[:place] + str((int(field[2]) + 1) % 10) + text[place + 1 :])
+    with pytest.raises(DataError, match=f"{name}.* is damaged: its checksum does not fit what it holds"):
+        read_run(folder)
+
+
+def test_a_run_is_not_resumed_with_a_damaged_config(tmp_path: Path) -> None:
+    for name in ("resume.safetensors", "config.json"):
+        write_json(tmp_path / name, sealed({"protocol": {"seed": 3}}))
+    file = tmp_path / "config.json"
+    file.write_text(file.read_text().replace("3", "4", 1))
+    folder = RunFolder(tmp_path, "adapter.safetensors", resume=True)
+    with pytest.raises(DataError, match=r"config.json is damaged: its checksum does not fit"):
+        folder.configure({"protocol": {"seed": 4}})

@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -156,23 +156,34 @@ def reported(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         yield item
 
 
-def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4) -> ImageSet:
+def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4, known: ImageSet | None = None) -> ImageSet:
     """The images that decode; the others move to `skipped`. A DataError if none is left.
 
     Args:
         channels: of the model that will see them: a file may decode in colour and not in grey.
+        known: images that were decoded before, with those that did not decode in `skipped`. They are not read again.
     """
+    judged: dict[Path, str | None] = {}
+    if known is not None:
+        judged = dict.fromkeys(known.paths) | dict(known.skipped)
+    unread = [path for path in images.paths if path not in judged]
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        found = pool.map(partial(decode_problem, channels=channels), images.paths)
-        reasons = list(reported(found, len(images), "Checking images"))
-    good = [index for index, why in enumerate(reasons) if why is None]
-    skipped = [(p, r) for p, r in zip(images.paths, reasons, strict=True) if r is not None]
-    if not good:
+        found = pool.map(partial(decode_problem, channels=channels), unread)
+        judged |= dict(zip(unread, reported(found, len(unread), "Checking images"), strict=True))
+    reasons = ((index, judged[path]) for index, path in enumerate(images.paths))
+    return without(images, {index: why for index, why in reasons if why is not None})
+
+
+def without(images: ImageSet, problems: Mapping[int, str]) -> ImageSet:
+    """The images but those at some positions, which move to `skipped` with the reason. A DataError if none is left."""
+    skipped = tuple((images.paths[index], why) for index, why in sorted(problems.items()))
+    if len(skipped) == len(images):
         path, why = skipped[0]
         raise DataError(
             f"None of the {len(images)} images in {images.root} can be decoded (first: {path.name}: {why})."
         )
-    return replace(images.take(good), skipped=images.skipped + tuple(skipped))
+    good = (index for index in range(len(images)) if index not in problems)
+    return replace(images.take(good), skipped=images.skipped + skipped)
 
 
 def images_below(folder: Path) -> tuple[list[Path], list[Skipped]]:

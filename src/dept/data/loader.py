@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dept.data.decoding import decode_again
-from dept.data.images import ImageSet, reported
+from dept.data.decoding import decode, decode_again, reason
+from dept.data.images import ImageSet, reported, without
 from dept.data.views import Augment, Preprocess, make_view, view_rng
 from dept.errors import DataError, UsageError
 
@@ -145,6 +145,56 @@ class TestPasses:
         stream = batches(self.images, "t", self.views, keys, device=runtime.device, workers=runtime.workers)
         for index, views in reported(stream, len(keys), "Reading images, batch"):
             yield Batch(views, index)
+
+
+class FirstPass:
+    """The first pass over images that nobody has decoded yet: bad files are found on the way, and left out.
+
+    Iterating gives batches as `TestPasses` would over the `readable` images, which are known when it has ended.
+    """
+
+    def __init__(self, images: ImageSet, views: Views, runtime: Runtime) -> None:
+        self.images, self.views, self.runtime = images, views, runtime
+        self.problems: dict[int, str] = {}
+
+    def __iter__(self) -> Iterator[Batch]:
+        size, keys = self.runtime.eval_batch, ordered_keys(len(self.images), self.runtime.eval_batch)
+        loader: DataLoader[Any] = DataLoader(
+            FirstViews(self.images, "t", self.views),
+            batch_sampler=keys,
+            num_workers=self.runtime.workers,
+            collate_fn=list,
+        )
+        good: list[list[NDArray[np.uint8]]] = []
+        done = 0
+        for number, rows in enumerate(reported(loader, len(keys), "Reading images, batch"), 1):
+            self.problems |= {index: made for index, made in rows if isinstance(made, str)}
+            good += [made for _, made in rows if not isinstance(made, str)]
+            # Filled up, so that batches do not depend on where the bad files are; the last one may be short.
+            while good and (len(good) >= size or number == len(keys)):
+                (pixels,) = stacked(good[:size])
+                good = good[size:]
+                yield Batch(
+                    (normalised(pixels.to(self.runtime.device), self.views.preprocess),),
+                    torch.arange(done, done + len(pixels)),
+                )
+                done += len(pixels)
+
+    @property
+    def readable(self) -> ImageSet:
+        """The images that decode; a DataError if none does."""
+        return without(self.images, self.problems)
+
+
+class FirstViews(ViewDataset):
+    """Test views, or the reason why an image has none."""
+
+    def __getitem__(self, key: Key) -> tuple[int, Any]:
+        try:
+            image = decode(self.images.paths[key[1]], self.views.preprocess.channels)
+        except Exception as error:  # as in `decode_problem`
+            return key[1], reason(error)
+        return key[1], views_of(image, self.letters, self.views, key)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,20 +112,21 @@ def adapt(
     given, sha = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)
     # eval: batch norm must neither use nor learn the statistics of a batch unless a method asks for it
     given = given.to(runtime.device).eval()
+    folder = RunFolder(out, AdaptJob.product, resume=resume, overwrite=overwrite, listener=listener)
     target, scored = _images(images, score_on, given, options)
     domains = weigh_domains(given, target, runtime, rule=options.domain_weights, temperature=options.domain_temperature)
     source, notes = promptable(given, kind, stages=options.stages, prompts=options.prompts, seed=options.seed)
     source.configure(amp=options.amp, compile=options.compile, checkpointing=options.checkpoint)
-    folder = RunFolder(out, AdaptJob.product, resume=resume, overwrite=overwrite, listener=listener)
-    if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
-        notes += few_steps(kind, config, len(target))
     stats = load_stats(options.stats, source) if options.stats else None
     views = Views(source.card.preprocess, augmentation or source.card.augment, options.seed)
     # The model as the user had it, without the prompts that it may be given for the run. Made first, because the method
     # that is made last decides what is frozen.
     plain: Method = Source(given)
     made = kind(source, config, seed=options.seed, stats=stats)
-    readings = Readings(target, scored, views, runtime, source.classes)
+    readings, at_start = Readings.first(target, scored, made if source is given else plain, views, runtime)
+    target, scored = readings.target, readings.labelled
+    if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
+        notes += few_steps(kind, config, len(target))
     record = protocol(
         source,
         target,
@@ -145,9 +145,8 @@ def adapt(
     )
     inputs = places(model=model, images=images, score=score_on) | scored_list(scored)
     total = planned_steps(config, len(target))
-    plain = made if source is given else plain
     job = AdaptJob(
-        made, target, record, folder, options, runtime, total, inputs, notes, readings, options.eval_every, plain
+        made, target, record, folder, options, runtime, total, inputs, notes, readings, options.eval_every, at_start
     )
     result = job.run()
     name = shown(inputs["model"]) if "model" in inputs else AdaptRun.source
@@ -158,15 +157,19 @@ def adapt(
 def _images(
     images: str | Path | ImageSet, score_on: str | Path | ImageSet | None, model: Model, options: AdaptOptions
 ) -> tuple[ImageSet, ImageSet | None]:
-    """The images to adapt on, without labels, and those to score on, with labels."""
-    check = partial(decodable, channels=model.card.preprocess.channels)
-    scored = None if score_on is None else check(labelled_as(score_on, model.classes, "scored"))
+    """The images to adapt on, without labels, and those to score on, with labels; bad files are among them still.
+
+    Only where a choice depends on all that decode are they found at once: a share, and prompts weighted by signatures.
+    """
+    scored = None if score_on is None else labelled_as(score_on, model.classes, "scored")
     needs_labels = options.ratio < 1 and options.subset == "stratified"
     if isinstance(images, ImageSet):
         found = images
     else:
         found = find_labelled(images, model.classes) if needs_labels else find_images(images)
-    return fraction(check(found), options.ratio, rule=options.subset, seed=0).unlabelled(), scored
+    if options.ratio < 1 or options.domain_weights != "mean":
+        found = decodable(found, channels=model.card.preprocess.channels)
+    return fraction(found, options.ratio, rule=options.subset, seed=0).unlabelled(), scored
 
 
 class AdaptJob(ScoredJob):

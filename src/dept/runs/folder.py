@@ -22,6 +22,7 @@ from dept.io import check_folder, read_json, read_tensors, write_atomic, write_j
 from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
 from dept.runs.record import Result
+from dept.runs.seal import sealed, unsealed
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -134,14 +135,21 @@ class RunFolder:
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
         if self.resume and file.exists():
-            stored = read_json(file)
+            stored = self._stored(file)
             self._refuse_changes(_deciding(stored), _deciding(plain))
             return stored
         if not self.resume:
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
-        write_json(file, plain)
+        write_json(file, sealed(plain))
         return config
+
+    @staticmethod
+    def _stored(file: Path) -> dict[str, Any]:
+        try:
+            return unsealed(read_json(file))
+        except ValueError as error:
+            raise DataError(f"{file} is damaged: {error}. Restore the file, or begin a new run.") from error
 
     def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """A run continues with the settings it was started with."""
@@ -156,7 +164,7 @@ class RunFolder:
         """Append one event to events.jsonl and tell the listener."""
         event = {"event": kind, "time": round(time.time(), 3), **values}
         with (self.path / "events.jsonl").open("a") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(json.dumps(sealed(event)) + "\n")
         self.listener(event)
 
     def log_step(self, event: Event) -> None:
@@ -190,7 +198,7 @@ class RunFolder:
 
     def finish(self, result: Result) -> None:
         """Write result.json. The resume state of a run that has ended is dropped; a stream may continue."""
-        write_json(self.path / "result.json", result)
+        write_json(self.path / "result.json", sealed(result))
         if not self.predictions.exists():
             self.resume_file.unlink(missing_ok=True)
         self.log("end")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dept.core.vit import can_be_prompted
-from dept.data.images import ImageSet, files_state
-from dept.data.loader import Runtime, TestPasses, Views
+from dept.data.images import ImageSet, decodable, files_state
+from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import label_free, score
@@ -202,6 +202,24 @@ class Readings:
             found |= {"before": score(before, labels, classes), "after": score(after, labels, classes)}
         return found
 
+    @classmethod
+    def first(
+        cls, target: ImageSet, labelled: ImageSet | None, plain: Method, views: Views, runtime: Runtime
+    ) -> tuple[Readings, dict[str, Tensor]]:
+        """Read `plain` out, and find on the way which images decode: large folders are not decoded once more for it.
+
+        Returns the readings over images that decode, and the probabilities (n, C) of every read-out.
+        """
+        assert isinstance(plain.model, Model)
+        first = FirstPass(target if labelled is None else labelled, views, runtime)
+        found = collect(first, plain)
+        if labelled is None:
+            target = first.readable
+        else:
+            labelled = first.readable
+            target = decodable(target, channels=views.preprocess.channels, known=labelled)
+        return cls(target, labelled, views, runtime, plain.model.classes), found
+
     @property
     def evaluated_on(self) -> str:
         """What a protocol calls these images."""
@@ -214,11 +232,10 @@ class ScoredJob(Job):
 
     readings: Readings
     eval_every: int
-    plain: Method
-    """what is read out before the first step"""
+    at_start: dict[str, Tensor]
+    """probabilities (n, C) of every read-out before the first step"""
 
     def before(self) -> None:
-        self.at_start = self.readings(self.plain)
         if not self.folder.resume:
             self.readings.log(self.folder, 0, self.at_start)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from dept.errors import DataError, UsageError
 from dept.runs.record import Protocol, Result
 from dept.runs.schema import CONFIG, EVENTS, FAILED, OTHER_EVENT, PREDICTED, RESULT, Fields, check, check_depth
+from dept.runs.seal import unsealed
 
 Kind = Literal["adapt", "uda", "train", "stream"]
 MOST_BYTES = 200_000_000
@@ -169,7 +170,7 @@ def _json(file: Path, schema: Fields) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(_text(file))
         check_depth(value)
         check(value, schema)
-        return value
+        return unsealed(value)
 
 
 def _lines(file: Path, schema: Callable[[dict[str, Any]], Fields]) -> list[dict[str, Any]]:
@@ -189,7 +190,7 @@ def _lines(file: Path, schema: Callable[[dict[str, Any]], Fields]) -> list[dict[
                 break
             check_depth(value)
             check(value, schema(value) if isinstance(value, dict) else Fields())
-            rows.append(value)
+            rows.append(unsealed(value))
     return rows
 
 

@@ -83,19 +83,18 @@ def adapt_with_source(
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, UDAConfig)
     loaded, initial = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)
-    labelled = _labelled(source, loaded, "source")
-    unlabelled = decodable(
-        target if isinstance(target, ImageSet) else find_images(target), channels=loaded.card.preprocess.channels
-    ).unlabelled()
-    scored = None if score_on is None else _labelled(score_on, loaded, "scored", all_classes=False)
-    for name, images in (("source", labelled), ("target", unlabelled)):
-        _check_size(name, images, made.batch)
+    labelled = _labelled(source, loaded)
+    unlabelled = (target if isinstance(target, ImageSet) else find_images(target)).unlabelled()
+    scored = None if score_on is None else labelled_as(score_on, loaded.classes, "scored")
     runtime, augment = Runtime(resolve_device(options.device), options.workers), augmentation or loaded.card.augment
     folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     # Two streams of random numbers, so that order and views of the domains do not depend on each other.
     views = [Views(loaded.card.preprocess, augment, 2 * options.seed + side) for side in (0, 1)]
     learner = kind(loaded.to(runtime.device), made, seed=options.seed)
-    readings = Readings(unlabelled, scored, views[1], runtime, loaded.classes)
+    readings, at_start = Readings.first(unlabelled, scored, learner, views[1], runtime)
+    unlabelled, scored = readings.target, readings.labelled
+    for name, images in (("source", labelled), ("target", unlabelled)):
+        _check_size(name, images, made.batch)
     record = protocol(
         loaded,
         unlabelled,
@@ -122,7 +121,7 @@ def adapt_with_source(
         [],
         readings,
         options.eval_every,
-        learner,
+        at_start,
         (Domain(labelled, views[0]), Domain(unlabelled, views[1])),
     )
     result = job.run()
@@ -130,13 +129,13 @@ def adapt_with_source(
     return UDARun(folder.path, folder.product, result, loaded, before, after, scored)
 
 
-def _labelled(images: str | Path | ImageSet, model: Model, role: str, *, all_classes: bool = True) -> ImageSet:
-    """Labelled images that decode, in the model's order of classes; a DataError if the class sets differ."""
-    usable = decodable(labelled_as(images, model.classes, role), channels=model.card.preprocess.channels)
+def _labelled(images: str | Path | ImageSet, model: Model) -> ImageSet:
+    """Source images that decode, in the model's order of classes; a DataError if the class sets differ."""
+    usable = decodable(labelled_as(images, model.classes, "source"), channels=model.card.preprocess.channels)
     absent = [name for number, name in enumerate(model.classes) if number not in set(usable.labels or ())]
-    if absent and all_classes:
+    if absent:
         raise DataError(
-            f"The {role} images in {usable.root} have no image of {absent[:5]}, which the model knows. Source and "
+            f"The source images in {usable.root} have no image of {absent[:5]}, which the model knows. Source and "
             "model must have the same classes. Add images, or train a model on the source's classes."
         )
     return usable
