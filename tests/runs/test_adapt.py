@@ -359,7 +359,7 @@ def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path
     arguments = {"stages": 2, "prompts": 3, "max_iters": 1, **TINY}
     run = adapt(plain, target_images, out=tmp_path / "run", **arguments)
     assert run.model.stages == 2 and run.model.prompts_per_stage == 3
-    assert "random ones were added" in run.result["notes"][0] and "Note:" in str(run)
+    assert "They begin as tokens of a blank image" in run.result["notes"][0] and "Note:" in str(run)
     assert events(run.folder)[0]["notes"] == run.result["notes"]
     assert run.model.backbone is plain.backbone
 

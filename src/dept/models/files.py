@@ -160,10 +160,10 @@ def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None 
 
 
 def apply_adapter(model: Model, adapter: Adapter) -> Model:
-    """The model with the adapter written into it; fresh prompts are made room for if it has none."""
+    """The model with the adapter written into it; room for prompts is made if it has none."""
     prompts = adapter.tensors.get("prompts")
     if prompts is not None and (model.prompts is None or model.prompts.shape != prompts.shape):
-        model = model.with_prompts(prompts.shape[0], prompts.shape[1])
+        model = model.with_room_for_prompts(prompts.shape[0], prompts.shape[1])
     adapter.copy_to(model)
     return model
 

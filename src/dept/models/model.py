@@ -13,8 +13,9 @@ import torch
 from timm.data import ImageNetInfo, resolve_model_data_config
 from torch import Tensor, nn
 
+from dept.core.blank import blank_prompts
 from dept.core.domains import Domains
-from dept.core.vit import AdaptedModel, fresh_prompts
+from dept.core.vit import AdaptedModel
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
 from dept.io import tensors_hash
@@ -54,18 +55,22 @@ class Model(AdaptedModel):
         return self.head.weight.device
 
     def with_prompts(self, stages: int, prompts: int, *, seed: int = 0) -> Model:
-        """The same backbone and a copy of the head, with fresh, untrained prompts."""
+        """The same backbone and a copy of the head, with prompts that change little: tokens of a blank image."""
         if stages < 1 or prompts < 1:
             raise UsageError(
                 "`stages` and `prompts` must be at least 1 for a method that tunes prompts, found "
                 f"{stages} and {prompts}."
             )
-        model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
+        model = self.with_room_for_prompts(stages, prompts)
         assert model.prompts is not None
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            model.prompts.copy_(fresh_prompts(stages, prompts, self.head.in_features))
-        return model.to(self.device)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            model.prompts.copy_(blank_prompts(self.backbone, stages, prompts, generator))
+        return model
+
+    def with_room_for_prompts(self, stages: int, prompts: int) -> Model:
+        """The same backbone and a copy of the head, with prompts that somebody is going to write."""
+        return Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts).to(self.device)
 
 
 def create_model(

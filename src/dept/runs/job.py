@@ -22,8 +22,8 @@ from dept.runs.loops import Event, collect
 from dept.runs.record import Protocol, Result, skipped_files
 
 FRESH_PROMPTS = (
-    "The model was never trained with prompts, so {stages} x {prompts} random ones were added. They start as noise "
-    "(accuracy may drop a little at first). `dept train` gives better ones."
+    "The model was never trained with prompts, so {stages} x {prompts} were added. They begin as tokens of a blank "
+    "image, which changes little. `dept train` gives better ones."
 )
 
 
