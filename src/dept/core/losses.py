@@ -10,7 +10,8 @@ Two conventions exist for the terms on prompts and must not be mixed (they diffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -19,12 +20,29 @@ from torch import Tensor
 
 Reduction = Literal["mean", "sum"]
 StageWeighting = Literal["softmax", "uniform"]
+Entropies = Callable[[Tensor], Tensor]
+"""logits (B, C) -> entropies (B,)"""
 
 
 def entropy(logits: Tensor) -> Tensor:
     """H(p) = -sum_c p_c log p_c of softmax(logits), in nats. (B, C) -> (B,)   [Tent Eq. 1]"""
     log_p = logits.log_softmax(dim=-1)
     return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """H([b, u]) of beliefs b_c = e^{z_c} / S and uncertainty u = C / S, S = Σ e^z + C. (B, C) -> (B,)   [COME H(b, u)]
+
+    The length of z counts as a constant: the gradient may turn the logits, but not make them confident by growing.
+    """
+    length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True).detach()
+    turned = F.normalize(logits, dim=-1) * length
+    # The uncertainty is one more class, whose logit is ln C.
+    doubt = torch.full_like(length, math.log(logits.shape[-1]))
+    return entropy(torch.cat([turned, doubt], dim=-1))
+
+
+ENTROPIES: Mapping[str, Entropies] = {"softmax": entropy, "come": opinion_entropy}
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
