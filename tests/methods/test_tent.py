@@ -102,7 +102,10 @@ def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> Non
 
 @pytest.mark.parametrize(
     ("name", "learns"),
-    [("shot", True), ("adacontrast", True), *((name, False) for name in ("neo", "cfa", "eata", "sar"))],
+    [
+        *((name, True) for name in ("shot", "adacontrast", "notela")),
+        *((name, False) for name in ("neo", "cfa", "eata", "sar")),
+    ],
 )
 def test_which_methods_learn_batch_statistics(name: str, learns: bool) -> None:
     model = tiny_resnet().eval()

@@ -46,7 +46,7 @@ ENTROPIES: Mapping[str, Entropies] = {"softmax": entropy, "come": opinion_entrop
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) -> ()
+    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) or soft (B, C) -> ()
 
     With `smoothing` e = 0 and labels voted by the memory bank this is the pseudo-label loss L_pl.
     """

@@ -24,6 +24,7 @@ _REGISTRY = {
     "mcc": "dept.methods.uda.mcc:MCC",
     "multi-source-training": "dept.methods.multi_source:MultiSourceTraining",
     "neo": "dept.methods.neo:NEO",
+    "notela": "dept.methods.notela:NOTELA",
     "sar": "dept.methods.sar:SAR",
     "shot": "dept.methods.shot:SHOT",
     "shotpp": "dept.methods.shotpp:SHOTPlus",

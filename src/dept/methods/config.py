@@ -16,7 +16,7 @@ COUNTS = (
 )  # fmt: skip
 POSITIVE = (
     "student_temperature", "teacher_temperature", "teacher_warmup_from", "temperature", "sharpening", "mix_alpha",
-    "new_lr_scale", "head_lr_scale", "crop_scale",
+    "new_lr_scale", "head_lr_scale", "crop_scale", "softness",
 )  # fmt: skip
 BELOW_ONE = ("momentum", "label_smoothing", "held_out")
 UP_TO_ONE = (
