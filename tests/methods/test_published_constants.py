@@ -45,6 +45,7 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     | {"bank_size": 0, "w_pl": 1.0, "w_contrast": 1.0, "w_class": 1.0},
     ("adacontrast", "online"): {"schedule": "constant", "predict": "after", "epochs": 1, "bank_warmup": 1024},
     ("adacontrast", "ln"): {"tune": "norm", "lr": 1e-3},
+    ("aad", "offline"): DEPT_RECIPE | {"batch": 64, "lr": 5e-3, "neighbours": 5, "w_disperse": 1.0, "decay": 5.0},
     ("notela", "offline"): DEPT_RECIPE | {"lr": 5e-3, "neighbours": 15, "w_neighbours": 2.0, "softness": 1.0},
 }
 

@@ -103,7 +103,7 @@ def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> Non
 @pytest.mark.parametrize(
     ("name", "learns"),
     [
-        *((name, True) for name in ("shot", "adacontrast", "notela")),
+        *((name, True) for name in ("shot", "adacontrast", "aad", "notela")),
         *((name, False) for name in ("neo", "cfa", "eata", "sar")),
     ],
 )

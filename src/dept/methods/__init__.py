@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # name -> place of the class. Static, so that listing names imports nothing heavy.
 _REGISTRY = {
+    "aad": "dept.methods.aad:AaD",
     "adacontrast": "dept.methods.adacontrast:AdaContrast",
     "can": "dept.methods.uda.can:CAN",
     "cdan": "dept.methods.uda.cdan:CDAN",
