@@ -22,6 +22,7 @@ _REGISTRY = {
     "eata": "dept.methods.eata:EATA",
     "erm": "dept.methods.uda.erm:ERM",
     "full": "dept.methods.full:Full",
+    "lame": "dept.methods.lame:LAME",
     "mcc": "dept.methods.uda.mcc:MCC",
     "multi-source-training": "dept.methods.multi_source:MultiSourceTraining",
     "neo": "dept.methods.neo:NEO",
