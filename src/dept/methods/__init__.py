@@ -19,6 +19,7 @@ _REGISTRY = {
     "cfa": "dept.methods.cfa:CFA",
     "dann": "dept.methods.uda.dann:DANN",
     "dept": "dept.methods.dept:DePT",
+    "deyo": "dept.methods.deyo:DeYO",
     "eata": "dept.methods.eata:EATA",
     "erm": "dept.methods.uda.erm:ERM",
     "full": "dept.methods.full:Full",
