@@ -108,6 +108,16 @@ def test_opinion_entropy_turns_the_logits_without_growing_them() -> None:
     assert not at_zero.any()
 
 
+def test_symmetric_cross_entropy_equals_the_slow_formula() -> None:
+    one, two = torch.randn(4, 3), torch.randn(4, 3)
+    for value, a, b in zip(losses.symmetric_cross_entropy(one, two), one.tolist(), two.tolist(), strict=True):
+        p, q = slow_softmax(a), slow_softmax(b)
+        there = -sum(x * math.log(y) for x, y in zip(p, q, strict=True))
+        back = -sum(y * math.log(x) for x, y in zip(p, q, strict=True))
+        assert near(value, (there + back) / 2)
+    assert near(losses.symmetric_cross_entropy(one[:1], one[:1]), float(losses.entropy(one[:1])))
+
+
 def test_dino_and_centre_by_hand() -> None:
     student, teacher = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[0.3, 0.0, -0.3]])
     center = torch.tensor([0.1, 0.0, -0.1])

@@ -53,6 +53,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Ten
     return F.cross_entropy(logits, labels, label_smoothing=smoothing)  # [DePT Eq. L_pl]
 
 
+def symmetric_cross_entropy(one: Tensor, two: Tensor) -> Tensor:
+    """-½ Σ_c (p_c log q_c + q_c log p_c) of the predictions p, q of two logits. (B, C) -> (B,)   [CoTTA L, ROID SCE]"""
+    log_p, log_q = one.log_softmax(dim=-1), two.log_softmax(dim=-1)
+    return -0.5 * (log_p.exp() * log_q + log_q.exp() * log_p).sum(dim=-1)
+
+
 def dino(
     student: Tensor,
     teacher: Tensor,

@@ -28,6 +28,7 @@ _REGISTRY = {
     "multi-source-training": "dept.methods.multi_source:MultiSourceTraining",
     "neo": "dept.methods.neo:NEO",
     "notela": "dept.methods.notela:NOTELA",
+    "roid": "dept.methods.roid:ROID",
     "sar": "dept.methods.sar:SAR",
     "shot": "dept.methods.shot:SHOT",
     "shotpp": "dept.methods.shotpp:SHOTPlus",
