@@ -29,6 +29,7 @@ _REGISTRY = {
     "neo": "dept.methods.neo:NEO",
     "notela": "dept.methods.notela:NOTELA",
     "roid": "dept.methods.roid:ROID",
+    "rotta": "dept.methods.rotta:RoTTA",
     "sar": "dept.methods.sar:SAR",
     "shot": "dept.methods.shot:SHOT",
     "shotpp": "dept.methods.shotpp:SHOTPlus",

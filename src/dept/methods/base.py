@@ -263,11 +263,16 @@ class Method:
         return schedule(progress.step, progress.total)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config, groups = self.config, []
+        groups = []
         for group in self.groups:
             if group.names:
                 tensors = list(pick(self.model, group.names).values())
                 groups.append({"params": tensors, "lr": group.lr, "base_lr": group.lr})
+        return self.optimizer_over(groups)
+
+    def optimizer_over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """SGD, unless a method says otherwise."""
+        config = self.config
         return torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
         )

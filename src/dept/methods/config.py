@@ -13,6 +13,7 @@ COUNTS = (
     "batch", "epochs", "steps_per_batch", "neighbours", "label_refresh", "iters_per_epoch",
     "generator_steps", "images_per_class", "classes_per_step", "min_images", "hidden", "projections", "queue_size",
     "projection_hidden", "projection_bottleneck", "projection_out", "iterations", "patches",
+    "memory_size",
 )  # fmt: skip
 POSITIVE = (
     "student_temperature", "teacher_temperature", "teacher_warmup_from", "temperature", "sharpening", "mix_alpha",
