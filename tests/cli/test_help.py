@@ -40,7 +40,8 @@ PARTS = sorted(
 def pages() -> list[list[str]]:
     """Every command line that prints a help page."""
     words = [[name] for name in COMMANDS] + [["bench", name] for name in BENCH if name != "list"]
-    words += [["bench", name] for name in suites.available()] + [["adapt", "--method", m] for m in TEST_TIME]
+    words += [["bench", name] for name in suites.available()]
+    words += [["stream" if methods.card(m).relabels else "adapt", "--method", m] for m in TEST_TIME]
     words += [["uda", "--method", name] for name in methods.available("uda")]
     return [[*line, flag] for line in words for flag in ("--help", "--help-all")]
 

@@ -169,3 +169,40 @@ def test_refusals() -> None:
         MemoryBank(0, 2, 1)
     with pytest.raises(ValueError, match="empty"):
         MemoryBank(3, 2, 1).vote(torch.ones(1, 2), 1)
+
+
+def slow_nearest(bank: MemoryBank, slot: int, k: int) -> list[int]:
+    rows = bank.features[: len(bank)].tolist()
+    cosines = [(sum(a * b for a, b in zip(rows[slot], row, strict=True)), other) for other, row in enumerate(rows)]
+    return [other for _, other in sorted(cosines, reverse=True) if other != slot][:k]
+
+
+def test_nearest_and_mutual_equal_the_slow_search() -> None:
+    generator = torch.Generator().manual_seed(3)
+    bank = MemoryBank(40, 4, 3)
+    bank.write(torch.randn(30, 4, generator=generator), torch.rand(30, 3, generator=generator))
+    slots = torch.tensor([4, 0, 29, 17])
+    near, mutual = bank.mutual(slots, 5)
+    assert near.tolist() == bank.nearest(slots, 5).tolist() == [slow_nearest(bank, int(slot), 5) for slot in slots]
+    expected = [[int(i) in slow_nearest(bank, j, 5) for j in row] for i, row in zip(slots, near.tolist(), strict=True)]
+    assert mutual.tolist() == expected and 0 < int(mutual.sum()) < mutual.numel()
+    assert bank.nearest(slots, 99).shape == (4, 6)  # a fifth of 30
+
+
+def test_an_entry_is_not_its_own_neighbour() -> None:
+    bank = MemoryBank(4, 2, 1)
+    (slot,) = bank.write(*one_hot("a"))
+    near, mutual = bank.mutual(slot[None], 3)
+    assert near.shape == mutual.shape == (1, 0)
+    bank.write(*one_hot("b"))
+    near, mutual = bank.mutual(torch.tensor([0, 1]), 3)
+    assert near.tolist() == [[1], [0]] and mutual.all()
+
+
+def test_write_tells_the_slots_and_put_overwrites_them() -> None:
+    bank = MemoryBank(3, 2, 1)
+    assert bank.write(*one_hot("ab")).tolist() == [0, 1]
+    assert bank.write(*one_hot("cd")).tolist() == [2, 0]
+    bank.put(torch.tensor([1]), *one_hot("e"))
+    assert letters(bank) == "dec" and (bank.pointer, len(bank)) == (1, 3)
+    assert bank.write(*one_hot("fghij")).tolist() == [1, 2, 0] and letters(bank) == "jhi"

@@ -79,6 +79,45 @@ def test_entropy_survives_certainty_and_is_maximal_when_uniform() -> None:
     assert values.isfinite().all() and near(values[0], 0.0) and near(values[1], math.log(4))
 
 
+def slow_opinion_entropy(row: list[float]) -> float:
+    strength = sum(math.exp(value) for value in row) + len(row)
+    masses = [math.exp(value) / strength for value in row] + [len(row) / strength]
+    return -sum(mass * math.log(mass) for mass in masses)
+
+
+def test_opinion_entropy_by_hand_and_by_the_slow_formula() -> None:
+    """Logits of 0 are three beliefs of 1/6 and an uncertainty of 1/2: H = ½ ln 6 + ½ ln 2."""
+    rows = [[0.0, 0.0, 0.0], [2.0, 1.0, 0.0], [-3.0, 0.5, 4.0]]
+    values = losses.opinion_entropy(torch.tensor(rows))
+    assert near(values[0], 0.5 * math.log(12))
+    assert all(near(value, slow_opinion_entropy(row)) for value, row in zip(values, rows, strict=True))
+
+
+def test_opinion_entropy_turns_the_logits_without_growing_them() -> None:
+    """Its gradient is that of the plain formula without the part along the logits."""
+    logits = torch.tensor([[2.0, 1.0, 0.0], [-3.0, 0.5, 4.0]], dtype=torch.float64, requires_grad=True)
+    (got,) = torch.autograd.grad(losses.opinion_entropy(logits).sum(), logits)
+    step = 1e-6
+    for row, found in zip(logits.tolist(), got, strict=True):
+        moved = [[value + step * (i == j) for i, value in enumerate(row)] for j in range(3)]
+        slope = torch.tensor([(slow_opinion_entropy(m) - slow_opinion_entropy(row)) / step for m in moved])
+        unit = torch.nn.functional.normalize(torch.tensor(row), dim=0)
+        torch.testing.assert_close(found.float(), slope - (slope @ unit) * unit, rtol=1e-4, atol=1e-5)
+    nothing = torch.zeros(1, 3, requires_grad=True)
+    (at_zero,) = torch.autograd.grad(losses.opinion_entropy(nothing).sum(), nothing)
+    assert not at_zero.any()
+
+
+def test_symmetric_cross_entropy_equals_the_slow_formula() -> None:
+    one, two = torch.randn(4, 3), torch.randn(4, 3)
+    for value, a, b in zip(losses.symmetric_cross_entropy(one, two), one.tolist(), two.tolist(), strict=True):
+        p, q = slow_softmax(a), slow_softmax(b)
+        there = -sum(x * math.log(y) for x, y in zip(p, q, strict=True))
+        back = -sum(y * math.log(x) for x, y in zip(p, q, strict=True))
+        assert near(value, (there + back) / 2)
+    assert near(losses.symmetric_cross_entropy(one[:1], one[:1]), float(losses.entropy(one[:1])))
+
+
 def test_dino_and_centre_by_hand() -> None:
     student, teacher = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[0.3, 0.0, -0.3]])
     center = torch.tensor([0.1, 0.0, -0.1])

@@ -203,16 +203,16 @@ def test_observe_predicts_and_learns(fresh: Any, predict: str) -> None:
     method.at(Progress(0, 4, 0))
     test = torch.randn(16, 3, 32, 32)
     batch = batch_for(method, 16)
-    if method.views == "t":
-        batch = Batch((test,), batch.index)
+    if method.views[0] == "t":
+        batch = Batch((test, *batch.views[1:]), batch.index)
     untouched = method.predict(test)
     logits, terms = method.observe(test, batch)
     assert logits.shape == (16, 3) and logits.isfinite().all() and not logits.requires_grad
     assert all(math.isfinite(value) for value in terms.values())
     expected = untouched if predict == "before" else method.predict(test)
-    assert torch.allclose(logits, expected, atol=1e-5)
+    assert torch.allclose(logits, method.corrected(expected), atol=1e-5)
     if method.groups and predict == "after":
-        assert not torch.equal(logits, untouched)
+        assert not torch.equal(logits, method.corrected(untouched))
 
 
 def test_predict_and_readouts(fresh: Any) -> None:

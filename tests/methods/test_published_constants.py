@@ -33,6 +33,10 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("eata", "online"): ONE_PASS | {"entropy_margin": 0.4, "mean_momentum": 0.9, "w_fisher": 2000.0},
     ("eata", "eta"): ONE_PASS | {"w_fisher": 0.0},
     ("sar", "online"): ONE_PASS | {"entropy_margin": 0.4, "rho": 0.05, "loss_momentum": 0.9, "reset_below": 0.029},
+    ("deyo", "online"): ONE_PASS | {"entropy_margin": 0.5, "weight_margin": 0.4, "least_drop": 0.2, "patches": 4},
+    ("roid", "online"): ONE_PASS
+    | {"lr": 2.5e-4, "nesterov": True, "temperature": 0.3333, "mean_momentum": 0.9, "source_share": 0.01},
+    ("rotta", "online"): ONE_PASS | {"memory_size": 64, "w_age": 1.0, "w_entropy": 1.0, "ema": 0.999},
     ("neo", "online"): {"lr": 0.0, "predict": "after", "mean_ema": 0.0, "prior_count": 16.0},
     ("neo", "continual"): {"mean_ema": 0.1},
     ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},
@@ -45,6 +49,8 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     | {"bank_size": 0, "w_pl": 1.0, "w_contrast": 1.0, "w_class": 1.0},
     ("adacontrast", "online"): {"schedule": "constant", "predict": "after", "epochs": 1, "bank_warmup": 1024},
     ("adacontrast", "ln"): {"tune": "norm", "lr": 1e-3},
+    ("aad", "offline"): DEPT_RECIPE | {"batch": 64, "lr": 5e-3, "neighbours": 5, "w_disperse": 1.0, "decay": 5.0},
+    ("notela", "offline"): DEPT_RECIPE | {"lr": 5e-3, "neighbours": 15, "w_neighbours": 2.0, "softness": 1.0},
 }
 
 

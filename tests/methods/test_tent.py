@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from dept import methods
 from dept.core.batch_norm import batch_norms
+from dept.core.losses import entropy, opinion_entropy
 from dept.data.loader import Batch
 from dept.methods.base import Progress
 from dept.methods.tent import Tent
@@ -31,6 +34,31 @@ def test_loss_is_the_mean_entropy_and_falls(source_model: Model) -> None:
     method.at(Progress(0, 20, 0))
     values = [method.step(batch)["entropy"] for _ in range(20)]
     assert values[0] == pytest.approx(slow, abs=1e-5) and values[-1] < 0.9 * values[0]
+
+
+@pytest.mark.parametrize("name", ["tent", "eata", "sar"])
+def test_come_measures_the_opinion_wherever_entropy_is_measured(name: str, source_model: Model) -> None:
+    """COME's released code replaces the entropy in the loss, in the selection and in the weights."""
+    kind, batch = methods.get(name), random_batch("t", 16)
+    logits = spread_predictions(source_model)(batch.views[0]).detach()
+    values = opinion_entropy(logits)
+    margin = {} if name == "tent" else {"entropy_margin": float(values.median()) / math.log(3) + 1e-4}
+    method = kind(source_model, tiny_config(kind, entropy="come", lr=0.0, **margin))
+    method.at(Progress(0, 1, 0))
+    terms = method.step(batch)
+    chosen = values if name == "tent" else values[values < method.margin]
+    expected = chosen.mean()
+    if name == "eata":
+        expected = ((method.margin - chosen).exp() * chosen).mean()
+    if name != "tent":
+        assert terms["selected"] == len(chosen) == 8 != int((entropy(logits) < method.margin).sum())
+    if name != "sar":  # its loss is that of the point uphill
+        assert terms["loss"] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_only_entropy_minimisation_has_the_choice() -> None:
+    having = {name for name in methods.available("online") if "entropy" in methods.get(name).Config().__dict__}
+    assert having == {"tent", "eata", "sar"}
 
 
 def test_observe_needs_one_forward(source_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +102,10 @@ def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> Non
 
 @pytest.mark.parametrize(
     ("name", "learns"),
-    [("shot", True), ("adacontrast", True), *((name, False) for name in ("neo", "cfa", "eata", "sar"))],
+    [
+        *((name, True) for name in ("shot", "adacontrast", "aad", "notela")),
+        *((name, False) for name in ("neo", "cfa", "eata", "sar", "deyo", "roid", "rotta")),
+    ],
 )
 def test_which_methods_learn_batch_statistics(name: str, learns: bool) -> None:
     model = tiny_resnet().eval()

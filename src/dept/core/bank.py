@@ -39,16 +39,25 @@ class MemoryBank:
         return self.filled
 
     @torch.no_grad()
-    def write(self, features: Tensor, probabilities: Tensor) -> None:
-        """Overwrite the next B slots, wrapping around. features (B, D), probabilities (B, C)."""
+    def write(self, features: Tensor, probabilities: Tensor) -> Tensor:
+        """Overwrite the next B slots, wrapping around; returns them. features (B, D), probabilities (B, C).
+
+        Of more entries than there are slots only the last ones are kept.
+        """
         size = len(self.features)
         features, probabilities = features[-size:], probabilities[-size:]
         # A ring: the oldest entries are overwritten where they lie, nothing is moved or allocated.
         slots = (self.pointer + torch.arange(len(features), device=self.features.device)) % size
-        self.features[slots] = F.normalize(features.float(), dim=-1)
-        self.probabilities[slots] = probabilities.float()
+        self.put(slots, features, probabilities)
         self.pointer = int((self.pointer + len(features)) % size)
         self.filled = min(self.filled + len(features), size)
+        return slots
+
+    @torch.no_grad()
+    def put(self, slots: Tensor, features: Tensor, probabilities: Tensor) -> None:
+        """Overwrite the given slots (B,), which must be filled already or about to be."""
+        self.features[slots] = F.normalize(features.float(), dim=-1)
+        self.probabilities[slots] = probabilities.float()
 
     def refill(self, features: Tensor, probabilities: Tensor, generator: torch.Generator | None = None) -> None:
         """Replace the whole content, in a random order of slots, and restart the ring.
@@ -71,6 +80,27 @@ class MemoryBank:
         similarity = F.normalize(queries.float(), dim=-1) @ self.features[: self.filled].T
         nearest = similarity.topk(k, dim=-1, sorted=False).indices
         return self.probabilities[nearest].mean(dim=1)  # [DePT Eq. ŷ]
+
+    @torch.no_grad()
+    def nearest(self, slots: Tensor, neighbours: int) -> Tensor:
+        """The other entries that are nearest by cosine to those in the slots: (B,) -> slots (B, k).
+
+        k is `neighbours`, capped as in a vote and by the number of others, which may be 0.
+        """
+        k = min(max(1, min(neighbours, self.filled // 5)), self.filled - 1)
+        found = []
+        for rows in torch.split(slots, 1024):  # a large bank times all rows at once would not fit into memory
+            similarity = self.features[rows] @ self.features[: self.filled].T
+            similarity.scatter_(1, rows.unsqueeze(1), -torch.inf)
+            found.append(similarity.topk(k, dim=-1).indices)
+        return torch.cat(found)
+
+    def mutual(self, slots: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
+        """Nearest entries of those in the slots, and whether the other side says the same: two (B, k)."""
+        near = self.nearest(slots, neighbours)
+        others, position = torch.unique(near, return_inverse=True)
+        theirs = self.nearest(others, neighbours)[position]  # (B, k, k)
+        return near, (theirs == slots[:, None, None]).any(dim=2)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the bank exactly."""

@@ -10,7 +10,8 @@ Two conventions exist for the terms on prompts and must not be mixed (they diffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 
 Reduction = Literal["mean", "sum"]
 StageWeighting = Literal["softmax", "uniform"]
+Entropies = Callable[[Tensor], Tensor]
+"""logits (B, C) -> entropies (B,)"""
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -27,12 +30,33 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(dim=-1)
 
 
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """H([b, u]) of beliefs b_c = e^{z_c} / S and uncertainty u = C / S, S = Σ e^z + C. (B, C) -> (B,)   [COME H(b, u)]
+
+    The length of z counts as a constant: the gradient may turn the logits, but not make them confident by growing.
+    """
+    length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True).detach()
+    turned = F.normalize(logits, dim=-1) * length
+    # The uncertainty is one more class, whose logit is ln C.
+    doubt = torch.full_like(length, math.log(logits.shape[-1]))
+    return entropy(torch.cat([turned, doubt], dim=-1))
+
+
+ENTROPIES: Mapping[str, Entropies] = {"softmax": entropy, "come": opinion_entropy}
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) -> ()
+    """Batch mean of -sum_c y_c log p_c with y = (1 - e) onehot + e / C. (B, C), (B,) or soft (B, C) -> ()
 
     With `smoothing` e = 0 and labels voted by the memory bank this is the pseudo-label loss L_pl.
     """
     return F.cross_entropy(logits, labels, label_smoothing=smoothing)  # [DePT Eq. L_pl]
+
+
+def symmetric_cross_entropy(one: Tensor, two: Tensor) -> Tensor:
+    """-½ Σ_c (p_c log q_c + q_c log p_c) of the predictions p, q of two logits. (B, C) -> (B,)   [CoTTA L, ROID SCE]"""
+    log_p, log_q = one.log_softmax(dim=-1), two.log_softmax(dim=-1)
+    return -0.5 * (log_p.exp() * log_q + log_q.exp() * log_p).sum(dim=-1)
 
 
 def dino(

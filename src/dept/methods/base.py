@@ -185,22 +185,27 @@ class Method:
         """Online: learn from a batch that arrives once, and predict it exactly once.
 
         Args:
-            test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`.
+            test: test views (B, channels, H, W) that the logits (B, C) are of; `batch` holds `self.views`, of which a
+                first "t" is the same.
         A step that reads the same images anyway (`reuses_forward`, `reuses_features`) saves the second forward.
         """
         config = self.config
         assert isinstance(config, OnlineConfig)
-        before, once = config.predict == "before", self.views == "t" and config.steps_per_batch == 1
+        before, once = config.predict == "before", self.views[0] == "t" and config.steps_per_batch == 1
         if once and self.reuses_forward and before:
             terms = self.step(batch)
-            return self._logits.detach(), terms
+            return self.corrected(self._logits.detach()), terms
         if once and self.reuses_features and not before:
             terms = self.step(batch)
-            return self.model.head(self._kept_features).detach(), terms
+            return self.corrected(self.model.head(self._kept_features).detach()), terms
         logits = self.predict(test) if before else None
         for _ in range(config.steps_per_batch):
             terms = self.step(batch)
-        return (self.predict(test) if logits is None else logits), terms
+        return self.corrected(self.predict(test) if logits is None else logits), terms
+
+    def corrected(self, logits: Tensor) -> Tensor:
+        """Online: logits (B, C) of a batch in the light of the whole batch; as they are by default."""
+        return logits
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Loss, backward, clipping, optimiser step. Returns the values of the terms."""
@@ -258,11 +263,16 @@ class Method:
         return schedule(progress.step, progress.total)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        config, groups = self.config, []
+        groups = []
         for group in self.groups:
             if group.names:
                 tensors = list(pick(self.model, group.names).values())
                 groups.append({"params": tensors, "lr": group.lr, "base_lr": group.lr})
+        return self.optimizer_over(groups)
+
+    def optimizer_over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """SGD, unless a method says otherwise."""
+        config = self.config
         return torch.optim.SGD(
             groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
         )

@@ -21,12 +21,12 @@ from dept.core.clipping import clip_together
 from dept.core.losses import bounded_features
 from dept.data.loader import Batch
 from dept.methods.base import part, prefixed
-from dept.methods.tent import Tent
+from dept.methods.norms import NormTuning
 
 RANGE = 2.0  # bounded features lie in (-1, 1)
 
 
-class CFA(Tent):
+class CFA(NormTuning):
     """Alignment of feature moments with stored source statistics."""
 
     name = "cfa"
@@ -37,7 +37,7 @@ class CFA(Tent):
     batch_statistics = False  # the source moments were taken in evaluation mode
 
     @dataclass(frozen=True)
-    class Config(Tent.Config):
+    class Config(NormTuning.Config):
         """Defaults: the published online pass."""
 
         clip: float = 1.0

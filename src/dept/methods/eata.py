@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from dept.core.adapter import pick
-from dept.core.losses import entropy
+from dept.core.losses import Entropies, entropy
 from dept.data.loader import Batch
 from dept.methods.tent import Tent
 
@@ -71,7 +71,11 @@ class EATA(Tent):
         with torch.no_grad():
             self._logits = self.model(images)
             rows = selected_rows(
-                self._logits, margin=self.margin, mean=self.mean_prediction, redundancy=self.redundancy
+                self._logits,
+                margin=self.margin,
+                mean=self.mean_prediction,
+                redundancy=self.redundancy,
+                entropies=self.entropies,
             )
             if len(rows):  # running mean prediction of the selected samples
                 new, old = self._logits[rows].softmax(dim=-1).mean(dim=0), self.mean_prediction
@@ -83,26 +87,28 @@ class EATA(Tent):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted entropy of the (selected) rows + λ Σ F (θ - θ₀)²   [EATA L]"""
-        terms = {"entropy": weighted_entropy(self.model(batch.views[0]), self.margin)}
+        terms = {"entropy": weighted_entropy(self.model(batch.views[0]), self.margin, self.entropies)}
         if self.fisher is not None and self.anchor is not None:
             drift = parameters_to_vector(self.parameters) - self.anchor
             terms["fisher"] = self.config.w_fisher * (self.fisher * drift.square()).sum()
         return terms
 
 
-def selected_rows(logits: Tensor, *, margin: float, mean: Tensor | None, redundancy: float) -> Tensor:
+def selected_rows(
+    logits: Tensor, *, margin: float, mean: Tensor | None, redundancy: float, entropies: Entropies = entropy
+) -> Tensor:
     """Positions of the samples that are reliable, H < E₀, and not redundant, cos(mean, p) < d   [EATA S(x)]
 
     Args:
         logits: (B, C); mean: running mean prediction (C,), or None before the first batch (nothing is redundant).
     """
-    keep = entropy(logits) < margin
+    keep = entropies(logits) < margin
     if mean is not None:
         keep &= F.cosine_similarity(mean, logits.softmax(dim=-1), dim=-1) < redundancy
     return keep.nonzero().squeeze(1)
 
 
-def weighted_entropy(logits: Tensor, margin: float) -> Tensor:
+def weighted_entropy(logits: Tensor, margin: float, entropies: Entropies = entropy) -> Tensor:
     """Mean of exp(E₀ - H) H, the weight without gradient: (B, C) -> ()   [EATA S(x) E(x)]"""
-    values = entropy(logits)
+    values = entropies(logits)
     return ((margin - values.detach()).exp() * values).mean()

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from dept.core.adapter import pick
-from dept.core.losses import entropy
 from dept.core.select import early_norms, select
 from dept.data.loader import Batch
 from dept.methods.base import Group
@@ -69,7 +68,7 @@ class SAR(Tent):
         images = batch.views[0]
         with torch.no_grad():
             self._logits = self.model(images)
-            rows = (entropy(self._logits) < self.margin).nonzero().squeeze(1)
+            rows = (self.entropies(self._logits) < self.margin).nonzero().squeeze(1)
         reliable = Batch((images[rows],), batch.index[rows.cpu()])
         loss = self._sharpness_aware_step(reliable) if len(rows) else None
         if loss is None:  # nobody was reliable, before or after the step uphill
@@ -82,7 +81,7 @@ class SAR(Tent):
         assert self.optimizer is not None
         here = [parameter.detach().clone() for parameter in self.parameters]
         # No second look at the margin here: rounding must not empty what was selected from the whole batch.
-        gradients = torch.autograd.grad(entropy(self.model(batch.views[0])).mean(), self.parameters)
+        gradients = torch.autograd.grad(self.entropies(self.model(batch.views[0])).mean(), self.parameters)
         with torch.no_grad():
             torch._foreach_add_(self.parameters, uphill(gradients, self.config.rho))
         terms = self.loss(batch)
@@ -98,7 +97,7 @@ class SAR(Tent):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Mean entropy of the rows that are reliable at the current weights; nothing if none is   [SAR S(x) E(x)]"""
-        values = entropy(self.model(batch.views[0]))
+        values = self.entropies(self.model(batch.views[0]))
         values = values[values < self.margin]
         return {"entropy": values.mean()} if len(values) else {}
 

@@ -196,9 +196,9 @@ def centroid_labels(features: Tensor, probabilities: Tensor) -> Tensor:
     return labels
 
 
-def power_decay(step: int, total: int) -> float:
-    """(1 + 10 t/T)^-0.75: 1 at the first step, 0.166 at the end."""
-    return float((1.0 + 10.0 * step / max(total, 1)) ** -0.75)
+def power_decay(step: int, total: int, power: float = 0.75) -> float:
+    """(1 + 10 t/T)^-power: 1 at the first step; at the end 0.166 for a power of 0.75."""
+    return float((1.0 + 10.0 * step / max(total, 1)) ** -power)
 
 
 @torch.no_grad()
