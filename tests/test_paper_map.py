@@ -14,6 +14,7 @@ import pytest
 
 import dept
 from dept.methods.dept import DePT
+from dept.methods.source_training import SourceTraining
 from dept.runs.adapt import AdaptOptions
 
 SRC = Path(dept.__file__).parent
@@ -53,6 +54,12 @@ def test_defaults_are_those_of_the_code(tag: str) -> None:
     _, _, paper = rows()[tag][4].partition("`paper`:")
     for name, value in SETTING.findall(paper):
         assert matches(value, DePT.presets["paper"][name]), f"{name}: the map says {value} for the preset `paper`"
+
+
+def test_the_map_states_all_that_source_training_does_otherwise_than_released() -> None:
+    page = Path(__file__).parents[1].joinpath("docs", "paper_map.md").read_text(encoding="utf-8")
+    stated = {match for line in page.splitlines() if line[:2] == "| " for match in re.findall(r", `(\w+)` \|", line)}
+    assert stated == set(SourceTraining.presets["official"])
 
 
 def test_the_map_states_all_that_the_paper_changes() -> None:

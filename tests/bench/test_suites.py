@@ -100,6 +100,15 @@ def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
         assert made <= main
 
 
+@pytest.mark.parametrize(
+    "name", ["visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "prompt-number", "loss-ablation"]
+)
+def test_the_tables_of_the_paper_start_from_source_models_of_the_released_recipe(name: str) -> None:
+    official = SourceTraining.presets["official"]
+    configs = [source.config for source in suites.get(name).sources.values() if source.config is not None]
+    assert configs and all(config.items() >= official.items() for config in configs)
+
+
 def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
     finished = stored_cells(Path("benchmarks/results/pacs-mini"))
     (weights,) = {protocol["weights_sha256"] for protocol in trainings(finished).values()}

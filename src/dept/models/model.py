@@ -61,6 +61,7 @@ class Model(AdaptedModel):
                 f"{stages} and {prompts}."
             )
         model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
+        model.fresh_head = self.fresh_head
         assert model.prompts is not None
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
@@ -96,8 +97,11 @@ def create_model(
         classifier = _timm_model(arch, pretrained, weights, options)
         head = _head(classifier, names, fresh=not (pretrained or weights))
         card = Card(arch, names, _preprocess(classifier, options), options=dict(options))
+        fresh = head is not classifier.get_classifier()
         classifier.reset_classifier(0)
-        return Model(classifier, head, card, stages=stages, prompts=prompts)
+        model = Model(classifier, head, card, stages=stages, prompts=prompts)
+        model.fresh_head = fresh
+        return model
 
 
 def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor], **options: Any) -> Model:

@@ -13,6 +13,7 @@ from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH
 from dept.data.corruptions import CORRUPTIONS
+from dept.methods.source_training import OFFICIAL
 
 IDENTITY = {"resize": 224}
 WHOLE = {"stats": {"rule": "shorter", "resize": 256}}
@@ -24,7 +25,7 @@ SUITE = Suite(
     shifts=tuple(Shift(("clean",), (f"{name}/5",)) for name in CORRUPTIONS),
     sources={
         "plain": Source(ARCH, config=None, extra=IDENTITY),
-        "G": Source(ARCH, 4, 50, config={"max_iters": 11_000}, extra=IDENTITY),
+        "G": Source(ARCH, 4, 50, config=OFFICIAL | {"max_iters": 11_000}, extra=IDENTITY),
     },
     rows=(
         Row("Source", "source", "plain", paper="Source (ViT-B)"),
