@@ -141,3 +141,5 @@ def test_every_searched_row_runs_at_the_rate_that_its_search_found() -> None:
 def test_a_rate_moves_every_group_of_full() -> None:
     row = scaled_lr(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
     assert row.config == {"lr": 0.05, "backbone_lr": 5 * Full.Config().backbone_lr}
+    released = scaled_lr(Row("Full", "full", "G", preset="official"), 5.0)
+    assert released.config == {"lr": 5 * 5e-3, "backbone_lr": 0.0}  # one rate stays one rate

@@ -30,14 +30,7 @@ from dept.methods.ttt import ROTATIONS, rotation_loss
 
 OFFICIAL = {"clip": 0.0, "warmup_share": 0.0, "head_init": "uniform", "teacher_start": "fresh"}
 # The text has no more than the cross-entropy. Where it is silent, the released code speaks.
-PAPER = {
-    "clip": 0.0,
-    "warmup_share": 0.0,
-    "head_init": "uniform",
-    "teacher_start": "fresh",
-    "self_supervised": False,
-    "label_smoothing": 0.0,
-}
+PAPER = OFFICIAL | {"self_supervised": False, "label_smoothing": 0.0}
 
 
 class SourceTraining(Regularised):

@@ -36,7 +36,7 @@ OFFLINE = (
     Row("Tent", "tent", "plain", preset="offline", paper="Tent (ViT-B) offline"),
     Row("SHOT", "shot", "plain", preset="offline", config={"quiet_start": True}, paper="SHOT (ViT-B) offline"),
     Row("AdaContrast", "adacontrast", "plain", preset="offline", paper="AdaContrast (ViT-B) offline"),
-    Row("Full (DePT's objective, all weights)", "full", "G"),
+    Row("Full (DePT's objective, all weights)", "full", "G", preset="official"),
     Row("DePT-S", "dept", "S", preset="official", paper="DePT-S (ViT-B) offline"),
     Row("DePT-G", "dept", "G", preset="official", paper="DePT-G (ViT-B) offline"),
     Row("DePT-D", "dept", "D", preset="official", paper="DePT-D (ViT-B) offline"),
