@@ -38,7 +38,8 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},
     ("shot", "offline"): DEPT_RECIPE | {"lr": 2e-4, "w_pl": 0.3, "label_refresh": 1, "log": "shifted", "view": "weak"},
     ("shot", "im"): DEPT_RECIPE | {"lr": 2e-4, "im_only": True},
-    ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
+    ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True}
+    | {"labels_per_run": 15, "epochs": 15},
     ("shot", "online-ln"): ONE_PASS | {"im_only": True, "tune": "norm", "clip": 1.0, "log": "clamped", "view": "test"},
     ("adacontrast", "offline"): DEPT_RECIPE
     | {"lr": 2e-4, "head_lr_scale": 10.0, "ema": 0.999, "queue_size": 16384, "temperature": 0.07, "neighbours": 10}
