@@ -23,7 +23,7 @@ SUITE = Suite(
     rows=(
         Row("DANN (source data)", "dann", "pretrained", "uda", paper="DANN (R101) uda"),
         Row("CDAN (source data)", "cdan", "pretrained", "uda", preset="visda", paper="CDAN (R101) uda"),
-        Row("CAN (source data)", "can", "pretrained", "uda", paper="CAN (R101) uda"),
+        Row("CAN (source data)", "can", "pretrained", "uda", preset="released", paper="CAN (R101) uda"),
         Row("SWD (source data)", "swd", "pretrained", "uda", paper="SWD (R101) uda"),
         Row("MCC (source data)", "mcc", "pretrained", "uda", preset="visda", paper="MCC (R101) uda"),
         Row("Source", "source", "source", paper="Source (R101)"),
