@@ -32,6 +32,7 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("cfa", "online"): ONE_PASS | {"clip": 1.0, "w_all": 1.0, "w_class": 1.0},
     ("eata", "online"): ONE_PASS | {"entropy_margin": 0.4, "mean_momentum": 0.9, "w_fisher": 2000.0},
     ("eata", "eta"): ONE_PASS | {"w_fisher": 0.0},
+    ("eata", "released"): ONE_PASS | {"entropy_margin": 0.4, "redundancy": 0.05, "w_fisher": 2000.0},
     ("sar", "online"): ONE_PASS | {"entropy_margin": 0.4, "rho": 0.05, "loss_momentum": 0.9, "reset_below": 0.029},
     ("neo", "online"): {"lr": 0.0, "predict": "after", "mean_ema": 0.0, "prior_count": 16.0},
     ("neo", "continual"): {"mean_ema": 0.1},
