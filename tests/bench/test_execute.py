@@ -236,6 +236,14 @@ def test_a_row_may_have_views_of_its_own(executor: Executor) -> None:
     assert not torch.equal(*(read_tensors(file, "adapter")[0]["head.weight"] for file in files))
 
 
+def test_a_source_model_says_how_weak_views_are_made_of_images_of_its_size(executor: Executor) -> None:
+    start = replace(SUITE.sources["start"], extra=TINY | {"resize": 32, "weak_resize": 37})
+    suite = replace(SUITE, sources=SUITE.sources | {"start": start})
+    asked = suite.cell(suite.row("MCC"), suite.shifts[0], 0, executor.weights_id)
+    used = replace(executor, suite=suite).run(asked)["protocol"]
+    assert (used["preprocess"]["resize"], used["augment"]["weak_resize"]) == (32, 37)
+
+
 def test_held_out_photos_come_corrupted_four_times(executor: Executor) -> None:
     images = executor.domains.load("pacs", "photo/held-out")
     assert len(images) == 4 * 4 and {path.parts[-4] for path in images.paths} == set(EXTRA)

@@ -109,6 +109,12 @@ def test_the_tables_of_the_paper_start_from_source_models_of_the_released_recipe
     assert configs and all(config.items() >= official.items() for config in configs)
 
 
+def test_weak_views_of_images_that_are_used_as_they_are() -> None:
+    """The recipe's random crop in the table of the paper; what was committed in miniature stays without."""
+    for name, expected in (("imagenet-c", {256}), ("imagenet-c-mini", {None}), ("imagenet-c-select", {None})):
+        assert {source.extra.get("weak_resize") for source in suites.get(name).sources.values()} == expected
+
+
 def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
     finished = stored_cells(Path("benchmarks/results/pacs-mini"))
     (weights,) = {protocol["weights_sha256"] for protocol in trainings(finished).values()}

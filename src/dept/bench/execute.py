@@ -118,8 +118,12 @@ class Executor:
             **({} if made["size"] == 224 else {"img_size": made["size"]}),
             **made.get("timm", {}),
         )
+        card = model.card
         if "resize" in made:
-            model.card = replace(model.card, preprocess=replace(model.card.preprocess, resize=made["resize"]))
+            card = replace(card, preprocess=replace(card.preprocess, resize=made["resize"]))
+        if "weak_resize" in made:
+            card = replace(card, augment=replace(card.augment, weak_resize=made["weak_resize"]))
+        model.card = card
         return model
 
     def source_model(self, cell: Cell) -> Path:
