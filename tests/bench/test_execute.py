@@ -113,6 +113,7 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
     assert ratio is not None and ratio["images"] < 21  # half of the images teach, all of them score
     curve = ratio["curve"]["student"]
     assert curve["steps"] == [0, 2, 4] and curve["top1"][-1] == pytest.approx(ratio["after"]["top1"])
+    assert curve["mean_per_class"][-1] == pytest.approx(ratio["after"]["mean_per_class"])
     assert all(outcome.fresh is False for outcome in run_cells(cells, executor.run, tmp_path))
 
 
