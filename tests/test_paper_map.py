@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import dept
+from dept.core.bank import MemoryBank
 from dept.methods.dept import DePT
+from dept.methods.source_training import SourceTraining
 from dept.runs.adapt import AdaptOptions
 
 SRC = Path(dept.__file__).parent
@@ -53,6 +56,23 @@ def test_defaults_are_those_of_the_code(tag: str) -> None:
     _, _, paper = rows()[tag][4].partition("`paper`:")
     for name, value in SETTING.findall(paper):
         assert matches(value, DePT.presets["paper"][name]), f"{name}: the map says {value} for the preset `paper`"
+
+
+def test_the_map_states_when_the_cap_of_neighbours_matters() -> None:
+    """k is capped at a fifth of the entries: 10 neighbours need 50 of them."""
+    stated = re.search(r"at most a fifth of the entries, which only matters below (\d+)", rows()["[DePT Eq. ŷ]"][4])
+    assert stated is not None
+    enough = int(stated[1])
+    for size, k in ((enough, 10), (enough - 1, 9)):
+        bank = MemoryBank(size, 2, size)
+        bank.write(torch.randn(size, 2), torch.eye(size))  # every entry votes for itself
+        assert int((bank.vote(torch.randn(1, 2), 10) > 0).sum()) == k
+
+
+def test_the_map_states_all_that_source_training_does_otherwise_than_released() -> None:
+    page = Path(__file__).parents[1].joinpath("docs", "paper_map.md").read_text(encoding="utf-8")
+    stated = {match for line in page.splitlines() if line[:2] == "| " for match in re.findall(r", `(\w+)` \|", line)}
+    assert stated == set(SourceTraining.presets["official"])
 
 
 def test_the_map_states_all_that_the_paper_changes() -> None:

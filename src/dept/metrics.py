@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -65,7 +65,7 @@ def score(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> Scor
     return {
         "n": len(labels),
         "top1": float(correct.float().mean()),
-        "mean_per_class": sum(per_class.values()) / len(per_class),
+        "mean_per_class": mean_per_class(per_class),
         "per_class": per_class,
         "nll": float(-picked.clamp_min(1e-12).log().mean()),
         "ece": expected_calibration_error(probabilities, labels),
@@ -81,6 +81,11 @@ def per_class_accuracy(predicted: Tensor, labels: Tensor, classes: Sequence[str]
         for number, name in enumerate(classes)
         if bool((labels == number).any())
     }
+
+
+def mean_per_class(per_class: Mapping[str, float]) -> float:
+    """Mean over the classes of `per_class_accuracy`: VisDA-C's metric, in which every class counts alike."""
+    return sum(per_class.values()) / len(per_class)
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:

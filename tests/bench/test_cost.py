@@ -61,11 +61,49 @@ def test_command_prints_every_column(capsys: pytest.CaptureFixture[str]) -> None
     result = json.loads(capsys.readouterr().out)
     assert list(result)[:4] == ["Full", "Feature", "LN", "S50"] and "G50, checkpointed" in result
     assert result["Full"]["time_ratio"] == result["Full"]["memory_ratio"] == 1.0
-    assert set(result["G50"]) == {"time_ratio", "memory_ratio", "flop_bound", "params"}
+    assert set(result["G50"]) == {"time_ratio", "memory_ratio", "seconds", "megabytes", "flop_bound", "params"}
+    for name in ("time_ratio", "memory_ratio"):
+        whole = {"time_ratio": "seconds", "memory_ratio": "megabytes"}[name]
+        assert result["G50"][whole] / result["Full"][whole] == pytest.approx(result["G50"][name], rel=0.05)
     assert result["G50"]["params"] == 4 * 50 * 24 + 24 * 12 + 12
     assert result["LN"]["memory_ratio"] < 1.0
-    assert main([*arguments, "--part", "inference"]) == 0
-    assert "G50 mixed" in capsys.readouterr().out
+    assert main([*arguments, "--part", "inference", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "G50 mixed" in shown and "Batch 4, median of 1 rounds, on " in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--iters", "0"], "--iters must be at least 1, found 0"),
+        (["--device", "cuda:77"], "There is no device 'cuda:77'"),
+        (["--device", "mps"], "--device must be"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_sentence(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert main(["bench", "cost", "--arch", "vit_tiny_patch16_224", "--batch", "2", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_clock_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    diary: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: diary.append(f"wait for {device}"))
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: diary.append("clock") or float(len(diary)))
+    cost.interleaved({"a": lambda: diary.append("step")}, 1, torch.device("cuda:0"))
+    measured = ["wait for cuda:0", "clock", "step", "wait for cuda:0", "clock"]
+    assert diary == [*measured[:-1], *measured]  # the first turn is not measured
+    assert cost.synchroniser(torch.device("cpu"))() is None
+
+
+def test_the_peak_of_a_gpu_is_that_of_the_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    diary: list[object] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: diary.append(device))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7)
+    assert cost._cuda_peak(lambda: diary.append("step"), torch.device("cuda")) == 7
+    assert diary == ["step", torch.device("cuda"), "step"]
 
 
 def straightforward() -> ModuleType:

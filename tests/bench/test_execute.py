@@ -113,6 +113,7 @@ def test_every_kind_of_cell_gives_a_scored_result(executor: Executor, tmp_path: 
     assert ratio is not None and ratio["images"] < 21  # half of the images teach, all of them score
     curve = ratio["curve"]["student"]
     assert curve["steps"] == [0, 2, 4] and curve["top1"][-1] == pytest.approx(ratio["after"]["top1"])
+    assert curve["mean_per_class"][-1] == pytest.approx(ratio["after"]["mean_per_class"])
     assert all(outcome.fresh is False for outcome in run_cells(cells, executor.run, tmp_path))
 
 
@@ -234,6 +235,14 @@ def test_a_row_may_have_views_of_its_own(executor: Executor) -> None:
     assert strengths[1] == strengths[0] | own
     files = [executor.folder(asked) / "adapter.safetensors" for asked in (usual, mild)]
     assert not torch.equal(*(read_tensors(file, "adapter")[0]["head.weight"] for file in files))
+
+
+def test_a_source_model_says_how_weak_views_are_made_of_images_of_its_size(executor: Executor) -> None:
+    start = replace(SUITE.sources["start"], extra=TINY | {"resize": 32, "weak_resize": 37})
+    suite = replace(SUITE, sources=SUITE.sources | {"start": start})
+    asked = suite.cell(suite.row("MCC"), suite.shifts[0], 0, executor.weights_id)
+    used = replace(executor, suite=suite).run(asked)["protocol"]
+    assert (used["preprocess"]["resize"], used["augment"]["weak_resize"]) == (32, 37)
 
 
 def test_held_out_photos_come_corrupted_four_times(executor: Executor) -> None:

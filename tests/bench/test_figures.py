@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_curve_over_the_steps_and_a_figure(tmp_path: Path) -> None:
     assert curves == {"DePT-G": [Point(0, 50.0, 0.0), Point(10, 75.0, 0.0)]}
     draw(found, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_curve_shows_the_metric_of_its_suite() -> None:
+    suite = replace(SCORED, metric="mean_per_class")
+    cell, old = stored(suite, "DePT-G", 0.8), stored(suite, "DePT-G", 0.8, seed=1)
+    curve = {"steps": [0, 10], "top1": [0.5, 0.75], "mean_per_class": [0.4, 0.6]}
+    cell["result"]["curve"] = {"student": curve}
+    old["result"]["curve"] = {"student": {"steps": [0, 10], "top1": [0.9, 0.9]}}  # of a version that knew top-1 only
+    found = step_curves(results(suite, [training(suite, "G"), cell, old]), suite.shifts[0])
+    assert found == {"DePT-G": [Point(0, 40.0, 0.0), Point(10, 60.0, 0.0)]}
 
 
 def test_nothing_to_draw_is_a_sentence(tmp_path: Path) -> None:

@@ -100,6 +100,21 @@ def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
         assert made <= main
 
 
+@pytest.mark.parametrize(
+    "name", ["visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "prompt-number", "loss-ablation"]
+)
+def test_the_tables_of_the_paper_start_from_source_models_of_the_released_recipe(name: str) -> None:
+    official = SourceTraining.presets["official"]
+    configs = [source.config for source in suites.get(name).sources.values() if source.config is not None]
+    assert configs and all(config.items() >= official.items() for config in configs)
+
+
+def test_weak_views_of_images_that_are_used_as_they_are() -> None:
+    """The recipe's random crop in the table of the paper; what was committed in miniature stays without."""
+    for name, expected in (("imagenet-c", {256}), ("imagenet-c-mini", {None}), ("imagenet-c-select", {None})):
+        assert {source.extra.get("weak_resize") for source in suites.get(name).sources.values()} == expected
+
+
 def test_committed_cells_of_pacs_mini_have_the_keys_of_the_suite() -> None:
     finished = stored_cells(Path("benchmarks/results/pacs-mini"))
     (weights,) = {protocol["weights_sha256"] for protocol in trainings(finished).values()}
@@ -132,3 +147,5 @@ def test_every_searched_row_runs_at_the_rate_that_its_search_found() -> None:
 def test_a_rate_moves_every_group_of_full() -> None:
     row = scaled_lr(Row("Full", "full", "G", config={"lr": 0.01}), 5.0)
     assert row.config == {"lr": 0.05, "backbone_lr": 5 * Full.Config().backbone_lr}
+    released = scaled_lr(Row("Full", "full", "G", preset="official"), 5.0)
+    assert released.config == {"lr": 5 * 5e-3, "backbone_lr": 0.0}  # one rate stays one rate

@@ -99,6 +99,26 @@ def test_weak_view_is_a_crop_of_the_resized_image() -> None:
     assert {x for x, _ in places} == {t for _, t in places} == set(range(6))
 
 
+@pytest.mark.parametrize("rule", ["squash", "none"])
+def test_an_image_that_is_used_as_it_is_can_be_enlarged_for_its_weak_views(rule: str) -> None:
+    image, augment = photo(32, 32), Augment(flip=0.0, weak_resize=37)
+    pre = Preprocess(size=32, resize=32, rule=rule)  # type: ignore[arg-type]
+    enlarged = np.asarray(image.resize((37, 37), Image.Resampling.BILINEAR))
+    crops = {enlarged[t : t + 32, x : x + 32].tobytes(): (x, t) for t in range(6) for x in range(6)}
+    views = [make_view(image, "w", pre, augment, view_rng(0, 0, 0, n)) for n in range(40)]
+    assert len({crops[view.tobytes()] for view in views}) > 20
+    for n, (letter, one) in enumerate((("w", Augment(flip=0.0)), ("t", augment))):  # without it, and other views
+        assert np.array_equal(make_view(image, letter, pre, one, view_rng(0, 0, 0, n)), np.asarray(image))
+
+
+@pytest.mark.parametrize("side", [-1, 2.5, 10**6])
+def test_sides_that_make_no_sense_are_refused(side: float) -> None:
+    with pytest.raises(ValueError, match="weak_resize must be a whole number from 0"):
+        Augment(weak_resize=side)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="weak_resize must be at least the model's input size of 32 px"):
+        Views(PRE, Augment(weak_resize=31))
+
+
 def test_flips_come_half_of_the_time() -> None:
     image = photo(32, 32)
     pre = Preprocess(size=32, resize=32)

@@ -43,6 +43,7 @@ def test_margins_follow_the_number_of_classes() -> None:
         assert method.redundancy == pytest.approx(floor, abs=1e-4)
         assert method.margin == pytest.approx(margin, abs=1e-4)
     assert EATA(tiny_model(), EATA.Config(redundancy=0.05)).redundancy == 0.05
+    assert EATA(tiny_model(1000), EATA.preset("released")).redundancy == 0.05
 
 
 def test_weighted_entropy_by_hand() -> None:

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dept.methods.dept import DePT
 from dept.methods.full import Full
 from support import PROJECTION, FixedPasses, moved, random_batch, state_of, tiny_model
+
+
+def test_the_released_form_has_one_rate_for_everything() -> None:
+    for changes, expected in (({}, 5e-3), ({"lr": 1e-3}, 1e-3)):
+        config = replace(Full.preset("official"), **PROJECTION, **changes)  # type: ignore[arg-type]
+        assert {group.lr for group in Full(tiny_model(), config).groups} == {expected}
+    assert set(Full.presets) == set(DePT.presets) and DePT.presets["official"] == {}
 
 
 @pytest.mark.parametrize("stages", [0, 2])

@@ -32,6 +32,7 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("cfa", "online"): ONE_PASS | {"clip": 1.0, "w_all": 1.0, "w_class": 1.0},
     ("eata", "online"): ONE_PASS | {"entropy_margin": 0.4, "mean_momentum": 0.9, "w_fisher": 2000.0},
     ("eata", "eta"): ONE_PASS | {"w_fisher": 0.0},
+    ("eata", "released"): ONE_PASS | {"entropy_margin": 0.4, "redundancy": 0.05, "w_fisher": 2000.0},
     ("sar", "online"): ONE_PASS | {"entropy_margin": 0.4, "rho": 0.05, "loss_momentum": 0.9, "reset_below": 0.029},
     ("deyo", "online"): ONE_PASS | {"entropy_margin": 0.5, "weight_margin": 0.4, "least_drop": 0.2, "patches": 4},
     ("roid", "online"): ONE_PASS
@@ -42,7 +43,8 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},
     ("shot", "offline"): DEPT_RECIPE | {"lr": 2e-4, "w_pl": 0.3, "label_refresh": 1, "log": "shifted", "view": "weak"},
     ("shot", "im"): DEPT_RECIPE | {"lr": 2e-4, "im_only": True},
-    ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
+    ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True}
+    | {"labels_per_run": 15, "epochs": 15},
     ("shot", "online-ln"): ONE_PASS | {"im_only": True, "tune": "norm", "clip": 1.0, "log": "clamped", "view": "test"},
     ("adacontrast", "offline"): DEPT_RECIPE
     | {"lr": 2e-4, "head_lr_scale": 10.0, "ema": 0.999, "queue_size": 16384, "temperature": 0.07, "neighbours": 10}

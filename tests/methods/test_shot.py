@@ -89,9 +89,9 @@ def test_centroids_correct_a_lonely_mistake() -> None:
 def test_released_decay() -> None:
     assert [round(power_decay(t, 100), 5) for t in (0, 50, 100)] == [1.0, 0.26085, 0.16556]
     method = SHOT(tiny_model(), SHOT.preset("released"))
-    method.at(Progress(50, 100, 7))
-    assert method.optimizer is not None
-    assert method.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4 * 0.26085, rel=1e-4)
+    for step, expected in ((0, 1.1**-0.75), (49, 0.26085), (99, 0.16556)):  # the 1st, 50th and 100th step
+        method.at(Progress(step, 100, 7))
+        assert method.lr == pytest.approx(1e-4 * expected, rel=1e-4)
 
 
 def test_encoder_moves_head_stays(sharp: Model) -> None:
@@ -153,6 +153,38 @@ def test_when_the_cross_entropy_is_silent(sharp: Model) -> None:
     assert "pseudo_label" not in terms(5, im_only=True)
     assert SHOT.preset("im").im_only  # type: ignore[attr-defined]
     assert "pseudo_label" not in SHOT(sharp).loss(batch)  # online: no pass came before
+
+
+def labelled_before(method: SHOT, total: int) -> list[int]:
+    """The steps before which pseudo-labels are made, in a run without epochs."""
+    passes, steps = FixedPasses(10, 4), []
+    made, method._centroid_labels = method._centroid_labels, lambda p: (steps.append(method.progress.step), made(p))[1]
+    method.at(Progress(0, total, 0))
+    method.begin(passes)
+    for step in range(total):
+        method.at(Progress(step, total, 0))
+        method.before_step(passes)
+        method.refresh(passes, step)
+    return steps
+
+
+def test_the_released_labels_are_made_fifteen_times_per_run_whatever_the_epochs(sharp: Model) -> None:
+    released = SHOT.preset("released")
+    assert labelled_before(SHOT(sharp, released), 45) == list(range(0, 45, 3))
+    # Their interval is rounded down: 16 times in 46 steps.
+    assert labelled_before(SHOT(sharp, released), 46) == list(range(0, 46, 3))
+    assert labelled_before(SHOT(sharp, replace(released, im_only=True)), 45) == []
+
+
+def test_the_released_quiet_start_ends_with_the_last_step_of_the_first_labels(sharp: Model) -> None:
+    """They count steps from 1 and are silent while the count is below the interval: here for steps 0 and 1 of 3."""
+    method, batch = SHOT(sharp, SHOT.preset("released")), random_batch("w")
+    method.begin(FixedPasses(10, 4))
+    speaks = []
+    for step in range(4):
+        method.at(Progress(step, 45, 0))
+        speaks.append("pseudo_label" in method.loss(batch))
+    assert speaks == [False, False, True, True]
 
 
 def test_labels_are_refreshed_on_time_and_scale_with_the_ratio(sharp: Model) -> None:

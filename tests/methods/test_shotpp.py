@@ -114,6 +114,18 @@ def test_first_step_is_shot_and_leaves_the_head(sharp: Model) -> None:
     assert {"head.weight", "head.bias"} <= moved(before, sharp)
 
 
+def test_labels_of_the_split_are_kept_though_shot_counts_steps(sharp: Model) -> None:
+    method, passes = SHOTPlus(sharp, SHOTPlus.Config(labels_per_run=5)), FixedPasses(10, 4)
+    method.labels = kept = torch.full((10,), 2)
+    method.easy = torch.ones(10, dtype=torch.bool)
+    method.at(Progress(2, 10, 0))
+    method.before_step(passes)
+    assert method.labels is kept
+    method.easy = None
+    method.before_step(passes)
+    assert method.labels is not kept
+
+
 def test_learning_rate_starts_anew(sharp: Model) -> None:
     method = SHOTPlus(sharp, SHOTPlus.Config(batch=4, epochs=5, lr=1.0, head_lr_scale=10.0))
     passes = FixedPasses(10, 4)

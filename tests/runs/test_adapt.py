@@ -85,6 +85,7 @@ def test_events(finished: AdaptRun) -> None:
     assert [e["step"] for e in scores] == [0, 3, 6]
     assert scores[0]["top1"].keys() == {"student", "teacher"}
     assert scores[-1]["top1"].keys() == {"student", "teacher", "student_knn", "teacher_knn"}
+    assert all(event["mean_per_class"].keys() == event["top1"].keys() for event in scores)
     assert all("time" in e for e in log)
 
 
@@ -95,6 +96,9 @@ def test_scores_are_those_of_the_files(finished: AdaptRun, source_run: TrainRun,
         assert ours["top1"] == theirs["top1"] and ours["nll"] == pytest.approx(theirs["nll"], abs=1e-5)
     assert before["nll"] != after["nll"]
     assert finished.result["readouts"]["student"] == pytest.approx(after["top1"])
+    per_class = finished.result["readouts_mean_per_class"]
+    assert per_class.keys() == finished.result["readouts"].keys()
+    assert per_class["student"] == pytest.approx(after["mean_per_class"])
 
 
 def test_the_adapter_holds_what_moved_and_its_origin(finished: AdaptRun, source_run: TrainRun) -> None:

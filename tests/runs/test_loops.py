@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import Batch, LabelledBatch, Runtime, TestPasses, Views
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Progress
 from dept.methods.dept import DePT
+from dept.methods.shot import SHOT
 from dept.methods.source import Source
 from dept.methods.tent import Tent
 from dept.models.files import load_model
@@ -39,6 +41,9 @@ class Recorder(Source):
 
     def at(self, progress: Progress) -> None:
         self.diary.append(("at", *progress))
+
+    def before_step(self, passes: Any) -> None:
+        self.diary.append(("before", passes.image_count))
 
     def step(self, batch: Batch) -> dict[str, float]:
         self.batches.append(batch)
@@ -71,7 +76,8 @@ def test_offline_says_what_happens_when(model: Model, images: ImageSet) -> None:
     events = list(offline(method, images, Views(model.card.preprocess), Runtime(eval_batch=8)))
     first = [("begin", 10, [[*range(8)], [8, 9]])]
     one, two = (
-        [e for step in steps for e in (("at", step, 6, step // 3), "step")] for steps in (range(3), range(3, 6))
+        [e for step in steps for e in (("at", step, 6, step // 3), ("before", 10), "step")]
+        for steps in (range(3), range(3, 6))
     )
     expected = [*first, *one, ("refresh", 0), *two]
     assert method.diary == expected  # no refresh after the last epoch
@@ -97,6 +103,23 @@ def test_start_skips_what_was_done(model: Model, images: ImageSet) -> None:
     assert len(rest.batches) == 2
     for one, two in zip(whole.batches[4:], rest.batches, strict=True):
         assert torch.equal(one.index, two.index) and all(map(torch.equal, one.views, two.views))
+
+
+def test_labels_that_are_made_within_an_epoch_survive_a_resume(source_run: TrainRun, images: ImageSet) -> None:
+    """Epochs of 3 steps, labels before steps 0, 2, 4 and 6: the run that stops after 4 must make those of 4 itself."""
+    config = tiny_config(SHOT, max_iters=7, labels_per_run=3, lr=0.05)
+    views = Views(load_model(source_run.file).card.preprocess, seed=1)
+
+    def state_after(steps: int, start: int = 0, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        method = SHOT(load_model(source_run.file), config, seed=1)
+        if state is not None:
+            method.load_state_dict(state)
+        for event in offline(method, images, views, Runtime(), start=start):
+            if event.progress.step + 1 == steps:
+                break
+        return {name: tensor.clone() for name, tensor in method.state_dict().items()}
+
+    assert same_bits(state_after(7), state_after(7, 4, state_after(4)))
 
 
 def test_max_iters_cuts_an_epoch(model: Model, images: ImageSet) -> None:

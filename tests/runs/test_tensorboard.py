@@ -127,7 +127,13 @@ def test_adapt_writes_the_same_events(
     assert writer.closed and writer.folder == run / "tensorboard"
     stored = events(run)
     terms = [(f"terms/{n}", v, e["step"]) for e in stored if e["event"] == "step" for n, v in e["terms"].items()]
-    scores = [(f"score/top1/{n}", v, e["step"]) for e in stored if e["event"] == "score" for n, v in e["top1"].items()]
+    scores = [
+        (f"score/{metric}/{n}", v, e["step"])
+        for e in stored
+        if e["event"] == "score"
+        for metric in ("top1", "mean_per_class")
+        for n, v in e[metric].items()
+    ]
     assert terms and [row for row in writer.scalars if row[0].startswith("terms/")] == terms
     assert scores and [row for row in writer.scalars if row[0].startswith("score/")] == scores
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 import dept.runs.train as training
+from dept.core.adapter import pick
 from dept.data.images import find_labelled
 from dept.data.loader import LabelledBatch
 from dept.data.subsets import split
@@ -18,11 +22,13 @@ from dept.inference import evaluate
 from dept.io import read_tensors
 from dept.methods.base import Progress
 from dept.models.files import load_model
-from dept.models.model import Model, fingerprint
+from dept.models.model import Model, create_model, fingerprint
 from dept.runs.adapt import adapt
-from dept.runs.train import SourceTraining, TrainRun, train
+from dept.runs.train import MultiSourceTraining, SourceTraining, TrainRun, train
 from support import (
+    ARCH,
     PROJECTION,
+    TIMM,
     StopAfter,
     events,
     moved,
@@ -271,10 +277,101 @@ def test_warm_up(warmup: int, total: int, expected: int) -> None:
         assert all(group["lr"] == 0.0 for group in method.optimizer.param_groups)
 
 
-def test_defaults_are_the_released_ones() -> None:
-    config = SourceTraining.Config()
+@pytest.mark.parametrize("config", [SourceTraining.Config(), SourceTraining.preset("official")])
+def test_constants_are_the_released_ones(config: SourceTraining.Config) -> None:
     assert (config.lr, config.new_lr_scale, config.epochs, config.label_smoothing) == (5e-4, 10.0, 10, 0.1)
     assert (config.w_cls, config.w_prompt, config.w_div, config.crop_scale) == (0.1, 0.1, 0.005, (0.6, 1.0))
+
+
+# ---- what the preset `official` does otherwise than the defaults ----
+
+
+def official(**changes: Any) -> SourceTraining.Config:
+    return replace(SourceTraining.preset("official"), **PROJECTION, **changes)  # type: ignore[return-value]
+
+
+def test_the_released_recipe_does_not_clip() -> None:
+    """A gradient of any size arrives in full: one step of plain SGD is lr times it."""
+    model = tiny_model()
+    method = SourceTraining(model, official(momentum=0.0, nesterov=False, weight_decay=0.0))
+    assert [group.clip_norm for group in method.groups] == [0.0, 0.0, 0.0]
+    before = model.head.bias.detach().clone()
+    model.head.bias.grad = torch.full_like(model.head.bias, 7.0)
+    method.descend()
+    assert torch.allclose(before - model.head.bias.detach(), torch.full((3,), 5e-3 * 7.0), atol=1e-7)
+
+
+@pytest.mark.parametrize("total", [1000, 20, 4])
+def test_the_released_warm_up_is_as_long_as_there_are_prompts(total: int) -> None:
+    """2 stages x 3 prompts: 6 steps, even if the run has no more than 4."""
+    method = SourceTraining(tiny_model(), official())
+    scales = [method.lr_scale(Progress(step, total, 0)) for step in range(min(total, 6))]
+    assert scales == pytest.approx([step / 6 for step in range(min(total, 6))])
+    if total > 6:
+        assert method.lr_scale(Progress(6, total, 0)) == 1.0
+
+
+def test_a_fresh_head_starts_as_released() -> None:
+    """U(±1/√32) for weights and biases; the head of a model that has learned something stays."""
+    bound = 32**-0.5
+    given = tiny_model()
+    before = state_of(given)
+    SourceTraining(given, official())
+    assert moved(before, given) == {"head.weight", "head.bias"}
+    for tensor in (given.head.weight, given.head.bias):
+        assert 0.3 * bound < float(tensor.detach().abs().mean()) < 0.7 * bound
+        assert float(tensor.detach().abs().max()) <= bound
+    drawn = given.head.weight.detach().clone()
+    SourceTraining(given, official(), seed=1)
+    assert torch.equal(given.head.weight, drawn)
+    ours = tiny_model()
+    SourceTraining(ours, tiny_config(SourceTraining))
+    assert torch.equal(ours.head.weight, before["head.weight"])
+
+
+def test_a_pretrained_head_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file(timm.create_model(ARCH, num_classes=3, **TIMM).state_dict(), file)
+    model = create_model(ARCH, 3, weights=file, num_classes=3, **TIMM)
+    before = state_of(model)
+    SourceTraining(model, official())
+    assert not moved(before, model)
+
+
+def test_the_released_teacher_starts_with_prompts_and_projections_of_its_own() -> None:
+    model = tiny_model()
+    method = SourceTraining(model, official())
+    teacher, student = method.distillation.teacher.tensors, pick(model, method.trained_names)
+    differing = {name for name, tensor in teacher.items() if not torch.equal(tensor, student[name])}
+    zeros = {name for name, tensor in teacher.items() if name.startswith("projections") and not tensor.any()}
+    assert differing | zeros == {name for name in teacher if name.startswith(("prompts", "projections"))}
+    assert 0 < float(teacher["prompts"].abs().max()) <= (6 / (32 * 4)) ** 0.5
+    ours = SourceTraining(tiny_model(), tiny_config(SourceTraining))
+    start = ours.distillation.teacher.tensors
+    assert all(torch.equal(tensor, start[name]) for name, tensor in pick(ours.model, start).items())
+    again = SourceTraining(tiny_model(), official()).distillation.teacher.tensors
+    assert same_bits(teacher, again)
+
+
+def test_several_domains_have_a_teacher_of_their_own_too() -> None:
+    config = MultiSourceTraining.Config(**asdict(official()), domain_prompts=1)
+    method = MultiSourceTraining(tiny_model(), config, names=("a", "b"), owners=[0, 1])
+    teacher, student = method.distillation.teacher.tensors, pick(method.model, method.trained_names)
+    for name in method.prompt_names():
+        assert teacher[name].shape == student[name].shape and not torch.equal(teacher[name], student[name])
+
+
+def test_a_released_run_resumes_to_the_same_bits(
+    source_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(name: str, **more: Any) -> TrainRun:
+        return train(tiny_model().train(), source_images, out=tmp_path / name, preset="official", **TINY, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dept.runs.folder.stop_signal", StopAfter(2))
+        with pytest.raises(Interrupted):
+            trained("halves")
+    assert same_bits(model_bits(trained("halves", resume=True)), model_bits(trained("whole")))
 
 
 def test_the_held_out_part_is_never_trained_on(

@@ -1,7 +1,8 @@
-"""Time and memory of tuning steps, measured side by side in one run: ratios, never absolute figures.
+"""Time and memory of tuning steps, measured side by side in one run: ratios, and the seconds and MB they come from.
 
 The paper's protocol: the same loop for every column, entropy loss, random weights and images. Full and Feature are
-timm's unmodified forward. Columns are interleaved, so that a busy moment of the machine hits all of them.
+timm's unmodified forward. Columns are interleaved, so that a busy moment of the machine hits all of them. Ratios of two
+machines can be compared, seconds and MB (10^6 bytes) only on the same one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from dept.core.adapter import Adapter
 from dept.core.losses import entropy
 from dept.core.select import count, freeze_except, select
 from dept.core.vit import AdaptedModel, dimensions
+from dept.data.loader import resolve_device
+from dept.errors import UsageError
 from dept.models.model import Model, create_model
 
 STAGES = {"S": 1, "G": 4, "D": 12}
@@ -89,21 +93,33 @@ class Stepper:
         self.optimizer.state.clear()
 
 
+def measured_model(arch: str, iters: int, device: str, options: Mapping[str, Any]) -> Model:
+    """A model of random weights for 12 classes, on a device whose peak of memory can be read."""
+    if iters < 1:
+        raise UsageError(f"`iters` must be at least 1, found {iters}.")
+    found = resolve_device(device)
+    if found.partition(":")[0] not in ("cpu", "cuda"):
+        raise UsageError(f"Memory cannot be measured on {found!r}. `device` must be cpu or cuda.")
+    return create_model(arch, 12, **options).to(found)
+
+
 def measure_columns(
-    arch: str, batch: int, iters: int, columns: tuple[Column, ...] = COLUMNS, **options: Any
+    arch: str, batch: int, iters: int, columns: tuple[Column, ...] = COLUMNS, device: str = "cpu", **options: Any
 ) -> dict[str, dict[str, float]]:
-    """time_ratio, memory_ratio, flop_bound and params of every column; Full comes first and is the unit."""
-    model = create_model(arch, 12, **options).train()
-    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2)
+    """Ratios, seconds and MB, the FLOP bound and parameters of every column; Full comes first and is the unit."""
+    model = measured_model(arch, iters, device, options).train()
+    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2).to(model.device)
     shape = shape_of(model)
     steppers = [Stepper(column, model, images) for column in columns]
     peaks = [peak_bytes(stepper, model) for stepper in steppers]
-    seconds = interleaved({s.column.label: s for s in steppers}, iters)
+    seconds = interleaved({s.column.label: s for s in steppers}, iters, model.device)
     unit = columns[0].label
     return {
         column.label: {
             "time_ratio": round(seconds[column.label] / seconds[unit], 3),
             "memory_ratio": round(peak / peaks[0], 3),
+            "seconds": significant(seconds[column.label]),
+            "megabytes": round(peak / 1e6, 1),
             "flop_bound": round(
                 step_bound(column.name, shape, column.stages, column.prompts, checkpoint=column.checkpoint), 3
             ),
@@ -113,10 +129,12 @@ def measure_columns(
     }
 
 
-def measure_inference(arch: str, batch: int, iters: int, **options: Any) -> dict[str, dict[str, float]]:
+def measure_inference(
+    arch: str, batch: int, iters: int, device: str = "cpu", **options: Any
+) -> dict[str, dict[str, float]]:
     """Adapted against plain forward, without gradients; and 32 adapters in one batch against one."""
-    model = create_model(arch, 12, **options).eval()
-    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2)
+    model = measured_model(arch, iters, device, options).eval()
+    images = torch.randn(batch, model.card.preprocess.channels, *[model.card.preprocess.size] * 2).to(model.device)
     variants = {f"{letter}50": model.with_prompts(stages, 50).eval() for letter, stages in STAGES.items()}
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(images)}
     for label, variant in variants.items():
@@ -124,12 +142,13 @@ def measure_inference(arch: str, batch: int, iters: int, **options: Any) -> dict
     mixed = _mixed(variants["G50"], batch)
     runs["G50 mixed"] = lambda: variants["G50"].read(images, adapter=mixed.gather(torch.arange(batch)))
     with torch.no_grad():
-        seconds = interleaved(runs, iters)
+        seconds = interleaved(runs, iters, model.device)
     shape = shape_of(model)
     bounds = {label: inference_bound(shape, STAGES[label[0]], 50) for label in variants} | {"plain": 1.0}
     return {
         label: {
             "time_ratio": round(value / seconds["G50" if "mixed" in label else "plain"], 3),
+            "seconds": significant(value),
             "flop_bound": round(bounds.get(label, 1.0), 3),
         }
         for label, value in seconds.items()
@@ -145,16 +164,33 @@ def _mixed(model: AdaptedModel, count: int) -> Adapter:
     return Adapter.stack(adapters)
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], iters: int) -> dict[str, float]:
+def interleaved(
+    runs: Mapping[str, Callable[[], object]], iters: int, device: torch.device | None = None
+) -> dict[str, float]:
     """Median seconds of each run, taken in turns; one unmeasured turn first."""
+    finish = synchroniser(device)
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(iters + 1):
         for name, run in runs.items():
+            finish()
             start = time.perf_counter()
             run()
+            finish()
             if turn:
                 samples[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def synchroniser(device: torch.device | None) -> Callable[[], object]:
+    """Waits until the device has done its work: a GPU works behind Python's back, and the clock must not run ahead."""
+    if device is not None and device.type == "cuda":
+        return partial(torch.cuda.synchronize, device)
+    return lambda: None
+
+
+def significant(value: float) -> float:
+    """Rounded to four digits: seconds range from microseconds to minutes."""
+    return float(f"{value:.4g}")
 
 
 def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int:
@@ -162,15 +198,25 @@ def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int
 
     Counted from the allocator's own events (on CUDA its peak), not from the size of the process.
     """
-    if torch.cuda.is_available() and next(modules[0].parameters()).is_cuda:
-        step()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        return int(torch.cuda.max_memory_allocated())
     # What earlier runs left behind must not be freed on this one's account.
     gc.collect()
     for module in modules:
         module.zero_grad(set_to_none=True)
+    device = next(modules[0].parameters()).device
+    peak = _cuda_peak(step, device) if device.type == "cuda" else _cpu_peak(step, modules)
+    if isinstance(step, Stepper):
+        step.release()
+    return peak
+
+
+def _cuda_peak(step: Callable[[], object], device: torch.device) -> int:
+    step()
+    torch.cuda.reset_peak_memory_stats(device)
+    step()  # starts with optimiser state and gradients in place
+    return int(torch.cuda.max_memory_allocated(device))
+
+
+def _cpu_peak(step: Callable[[], object], modules: Sequence[nn.Module]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
         step()  # the second step starts with optimiser state and gradients in place
@@ -181,8 +227,6 @@ def peak_bytes(step: Stepper | Callable[[], object], *modules: nn.Module) -> int
     for event in sorted(events, key=lambda event: event.start_ns()):  # allocations and releases, in signed bytes
         live += int(event.nbytes())
         peak = max(peak, live)
-    if isinstance(step, Stepper):
-        step.release()
     return peak
 
 

@@ -118,8 +118,12 @@ class Executor:
             **({} if made["size"] == 224 else {"img_size": made["size"]}),
             **made.get("timm", {}),
         )
+        card = model.card
         if "resize" in made:
-            model.card = replace(model.card, preprocess=replace(model.card.preprocess, resize=made["resize"]))
+            card = replace(card, preprocess=replace(card.preprocess, resize=made["resize"]))
+        if "weak_resize" in made:
+            card = replace(card, augment=replace(card.augment, weak_resize=made["weak_resize"]))
+        model.card = card
         return model
 
     def source_model(self, cell: Cell) -> Path:
@@ -159,8 +163,12 @@ class Executor:
         run = self._adapted(cell, model)
         found = run.result | paired(run.before, run.after, run.scored)
         if cell.protocol.get("eval_every"):
-            curves = score_curves(read_run(self.folder(cell)).events)
-            found["curve"] = {one.name: {"steps": list(one.steps), "top1": list(one.values)} for one in curves}
+            events = read_run(self.folder(cell)).events
+            top1, per_class = score_curves(events), score_curves(events, "mean_per_class")
+            found["curve"] = {
+                one.name: {"steps": list(one.steps), "top1": list(one.values), "mean_per_class": list(two.values)}
+                for one, two in zip(top1, per_class, strict=True)
+            }
         return found
 
     def _adapted(self, cell: Cell, model: Model) -> AdaptRun:
@@ -186,7 +194,8 @@ class Executor:
         images = next(iter(runs.values())).scored
         assert images is not None
         first: dict[str, Any] = {**next(iter(runs.values())).result}
-        first.pop("readouts")
+        for name in ("readouts", "readouts_mean_per_class"):  # of the first member only
+            first.pop(name)
         before = mean_probabilities([run.before for run in runs.values()])
         after = mean_probabilities([run.after for run in runs.values()])
         shas = {domain: run.result["protocol"]["backbone_sha256"] for domain, run in runs.items()}

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dept.bench.entry import headline
+from dept.bench.notes import METRICS
 from dept.bench.shift import Shift
 from dept.bench.stored import Results
+from dept.bench.suite import Suite
 from dept.errors import UsageError, missing_extra
 
 
@@ -35,15 +37,20 @@ def ratio_curves(results: Results, shift: Shift) -> Curves:
 
 
 def step_curves(results: Results, shift: Shift) -> Curves:
-    """Top-1 of the student over the steps of the rows that were scored on the way."""
-    curves: Curves = {}
+    """Accuracy of the student, as the suite measures it, over the steps of the rows that were scored on the way."""
+    curves, metric = Curves(), step_metric(results.suite)
     for row in results.suite.rows:
-        kept = [run.result for run in results.of(row, shift).kept]
-        found = [result["curve"]["student"] for result in kept if "curve" in result]
+        kept = [run.result["curve"]["student"] for run in results.of(row, shift).kept if "curve" in run.result]
+        found = [curve for curve in kept if metric in curve]
         steps = found[0]["steps"] if found else []
         for n, step in enumerate(steps):
-            curves.setdefault(row.label, []).append(_point(step, [100 * one["top1"][n] for one in found]))
+            curves.setdefault(row.label, []).append(_point(step, [100 * one[metric][n] for one in found]))
     return curves
+
+
+def step_metric(suite: Suite) -> str:
+    """What a curve over the steps shows: the metric of the suite, but accuracy where that is the error."""
+    return "mean_per_class" if suite.metric == "mean_per_class" else "top1"
 
 
 def draw(results: Results, path: Path) -> None:
@@ -51,6 +58,7 @@ def draw(results: Results, path: Path) -> None:
     suite = results.suite
     scored = any("eval_every" in row.extra for row in suite.rows)
     make, name = (step_curves, "steps") if scored else (ratio_curves, "share of the target images, %")
+    metric = METRICS[step_metric(suite) if scored else suite.metric]
     panels = {shift: make(results, shift) for shift in suite.shifts}
     if not any(panels.values()):
         raise UsageError(
@@ -67,7 +75,7 @@ def draw(results: Results, path: Path) -> None:
         for label, points in curves.items():
             x, mean, sd = zip(*points, strict=True)
             axis.errorbar(x, mean, yerr=sd, marker="o", markersize=4, capsize=3, label=label)
-        axis.set(title=str(shift), xlabel=name, ylabel="accuracy, %")
+        axis.set(title=str(shift), xlabel=name, ylabel=f"{metric}, %")
         if not scored:
             shares = sorted({point.x for points in curves.values() for point in points})
             axis.set_xscale("log")

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dept.bench.cost import Column, Stepper, interleaved, peak_bytes
+from dept.bench.cost import Column, Stepper, interleaved, measured_model, peak_bytes, significant
 from dept.core.bank import MemoryBank
 from dept.data.images import ImageSet, find_images
 from dept.data.loader import Runtime, Views
 from dept.errors import missing_extra
 from dept.methods.dept import DePT
-from dept.models.model import Model, create_model
+from dept.models.model import Model
 from dept.runs.loops import offline
 
 PROMPTS = (0, 25, 50, 100, 200)
@@ -29,19 +29,19 @@ EPOCHS = (2, 4, 8, 16)
 Ratios = dict[str, dict[str, float]]
 
 
-def measure_growth(arch: str, batch: int, iters: int, **options: Any) -> Ratios:
+def measure_growth(arch: str, batch: int, iters: int, device: str = "cpu", **options: Any) -> Ratios:
     """Time and memory; keys are "prompts 50", "batch 16", "images 512", "bank 20000".
 
     Each series is relative to its first entry. Without prompts only the head is tuned, so nothing goes back
     through the blocks: that point lies below the line of the others.
     """
-    model = create_model(arch, 12, **options)
+    model = measured_model(arch, iters, device, options)
     return _step_growth(model, batch, iters) | _epoch_growth(model, batch, iters) | _bank_growth(model, iters)
 
 
 def _step_growth(model: Model, batch: int, iters: int) -> Ratios:
     pre = model.card.preprocess
-    images = torch.randn(2 * batch, pre.channels, pre.size, pre.size)
+    images = torch.randn(2 * batch, pre.channels, pre.size, pre.size).to(model.device)
     prompts = {f"prompts {p}": Stepper(Column(f"G{p}"), model.train(), images[:batch]) for p in PROMPTS}
     sizes = (batch // 4, batch // 2, batch, 2 * batch)
     batches = {f"batch {b}": Stepper(Column("G50"), model.train(), images[:b]) for b in sizes}
@@ -67,19 +67,21 @@ def _epoch_growth(model: Model, batch: int, iters: int) -> Ratios:
 
 def _epoch(model: Model, images: ImageSet, batch: int) -> None:
     method = DePT(model, DePT.Config(batch=batch, epochs=1))
-    for _ in offline(method, images, Views(model.card.preprocess, model.card.augment), Runtime("cpu")):
+    for _ in offline(method, images, Views(model.card.preprocess, model.card.augment), Runtime(str(model.device))):
         pass
 
 
 def _relative(runs: Mapping[str, Callable[[], object]], model: Model, iters: int) -> Ratios:
     """Time and peak memory of every run over those of the first."""
     peaks = {label: peak_bytes(run, model) for label, run in runs.items()}
-    seconds = interleaved(runs, iters)
+    seconds = interleaved(runs, iters, model.device)
     first = next(iter(runs))
     return {
         label: {
             "time_ratio": round(seconds[label] / seconds[first], 3),
             "memory_ratio": round(peaks[label] / peaks[first], 3),
+            "seconds": significant(seconds[label]),
+            "megabytes": round(peaks[label] / 1e6, 1),
         }
         for label in runs
     }
@@ -87,15 +89,18 @@ def _relative(runs: Mapping[str, Callable[[], object]], model: Model, iters: int
 
 def _bank_growth(model: Model, iters: int) -> Ratios:
     width = model.head.in_features
-    queries = torch.randn(128, width)
+    queries = torch.randn(128, width).to(model.device)
     votes: dict[str, Callable[[], object]] = {}
     for size in BANKS:
-        bank = MemoryBank(size, width, 12)
-        bank.write(torch.randn(size, width), torch.rand(size, 12))
+        bank = MemoryBank(size, width, 12, model.device)
+        bank.write(torch.randn(size, width).to(model.device), torch.rand(size, 12).to(model.device))
         votes[f"bank {size}"] = partial(bank.vote, queries, 10)
-    seconds = interleaved(votes, 4 * iters)
+    seconds = interleaved(votes, 4 * iters, model.device)
     first = next(iter(votes))
-    return {label: {"time_ratio": round(value / seconds[first], 3)} for label, value in seconds.items()}
+    return {
+        label: {"time_ratio": round(value / seconds[first], 3), "seconds": significant(value)}
+        for label, value in seconds.items()
+    }
 
 
 PANELS = {

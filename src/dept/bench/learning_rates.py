@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dept import methods
 from dept.bench.suite import Row
+from dept.methods.base import BaseConfig
 from dept.methods.full import Full
 
 FACTORS = (0.2, 1.0, 5.0)
@@ -15,17 +16,22 @@ FACTORS = (0.2, 1.0, 5.0)
 
 def published_lr(row: Row) -> float:
     """The learning rate that a row starts from."""
-    kind = methods.get(row.method)
-    config = kind.preset(row.preset) if row.preset else kind.Config()
-    return float(row.config.get("lr", config.lr))
+    return float(row.config.get("lr", _config(row).lr))
 
 
 def scaled_lr(row: Row, factor: float) -> Row:
     """The row with its learning rates times a factor."""
     rates = {"lr": factor * published_lr(row)}
-    if row.method == "full":
-        rates["backbone_lr"] = factor * Full.Config().backbone_lr
+    config = _config(row)
+    if isinstance(config, Full.Config):
+        rates["backbone_lr"] = factor * config.backbone_lr
     return replace(row, config={**row.config, **rates})
+
+
+def _config(row: Row) -> BaseConfig:
+    """The settings that a row starts from."""
+    kind = methods.get(row.method)
+    return kind.preset(row.preset) if row.preset else kind.Config()
 
 
 def at_chosen_lr(row: Row, chosen: Mapping[str, float]) -> Row:

@@ -19,7 +19,8 @@ TRAINING = "source-training"
 class Source:
     """A source model: a pretrained backbone, trained on the source domain unless `config` is None.
 
-    `config` holds fields of `SourceTraining.Config`; `extra` enters the protocol (and so the cell's key) as it is.
+    `config` holds fields of `SourceTraining.Config`; `extra` enters the protocol (and so the cell's key) as it is:
+    `resize` and `weak_resize` of the images, `timm` keywords, `most` images per domain.
     """
 
     arch: str

@@ -21,7 +21,9 @@ class CostMeasurement(Json, TimmOptions):
     batch: int = 16
     """B, images per step"""
     iters: int = 5
-    """measured rounds; columns take turns, the median counts"""
+    """measured rounds (the paper: 500); columns take turns, the median counts"""
+    device: str = "cpu"
+    """cpu or cuda; a GPU is waited for before and after every step"""
     part: Literal["tuning", "inference", "growth"] = "tuning"
     """tuning: a step against full tuning; inference: an adapted forward against timm's; growth: against P, B and N"""
     plot: Path | None = None
@@ -32,13 +34,17 @@ COMMAND = Command("bench cost", "Measure time and memory, next to the FLOP bound
 
 
 def run(argv: list[str]) -> None:
-    """Measure and print ratios."""
+    """Measure and print ratios, seconds and MB."""
     (given,) = parse(COMMAND, argv)
     from dept.bench.cost import measure_columns, measure_inference
     from dept.bench.growth import measure_growth, plot_growth
+    from dept.data.loader import resolve_device
+    from dept.runs.environment import processor
 
-    measure = {"tuning": measure_columns, "inference": measure_inference, "growth": measure_growth}[given.part]
-    result: dict[str, dict[str, Any]] = measure(given.arch, given.batch, given.iters, **given.options())
+    measure: Any = {"tuning": measure_columns, "inference": measure_inference, "growth": measure_growth}[given.part]
+    result: dict[str, dict[str, Any]] = measure(
+        given.arch, given.batch, given.iters, device=given.device, **given.options()
+    )
     if given.plot is not None:
         plot_growth(result, given.plot)
     if given.json:
@@ -47,3 +53,4 @@ def run(argv: list[str]) -> None:
     keys = list(next(iter(result.values())))
     rows = [[name, *(f"{row[key]:,}" if key in row else "" for key in keys)] for name, row in result.items()]
     print(table(["", *keys], rows))
+    print(f"Batch {given.batch}, median of {given.iters} rounds, on {processor(resolve_device(given.device))}.")

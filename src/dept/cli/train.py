@@ -36,7 +36,7 @@ class NewModel(TimmOptions):
     weights: Path | None = None
     """local file of timm weights to start from"""
     preset: str | None = None
-    """training settings: official (the released code) or paper (cross-entropy only)"""
+    """official (the released code) or paper (cross-entropy only); by default as released, with gradients clipped"""
 
 
 COMMAND = Command(

@@ -57,6 +57,7 @@ class AdaptedModel(nn.Module):
         self.projections = nn.ModuleList()
         self.auxiliary: nn.Linear | None = None
         self.domains: Domains | None = None
+        self.fresh_head = False  # whether the head is random and nobody has trained it; not stored with a model
         self.checkpointing = False
         self.amp = False
         self._prefixes: dict[int, tuple[list[Tensor], list[tuple[int, int]], Prefix]] = {}

@@ -30,6 +30,11 @@ class Views:
     augment: Augment = Augment()
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        side, size = self.augment.weak_resize, self.preprocess.size
+        if 0 < side < size:
+            raise ValueError(f"weak_resize must be at least the model's input size of {size} px (or 0), found {side}.")
+
 
 class ViewDataset(Dataset[tuple[int, list[NDArray[np.uint8]]]]):
     """Maps (epoch, index) to the views of an image, one per letter."""

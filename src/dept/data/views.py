@@ -8,7 +8,7 @@ colour jitter, grey, blur; test = resize, centre crop.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -72,10 +72,17 @@ class Augment:
     blur: float = 0.5
     """probability of a blurred strong view"""
     blur_radius: tuple[float, float] = (0.1, 2.0)
+    weak_resize: int = 0
+    """side before the random crop of the weak view, if images are used as they are otherwise; 0: the model's resize"""
 
     def __post_init__(self) -> None:
+        side = self.weak_resize
+        if not isinstance(side, int) or not 0 <= side <= MAX_SIDE:
+            raise ValueError(f"weak_resize must be a whole number from 0 to {MAX_SIDE}, found {side}")
         ranges = {"crop_scale": 2, "jitter": 4, "blur_radius": 2}
         for name, value in vars(self).items():
+            if name == "weak_resize":
+                continue
             numbers = value if isinstance(value, tuple) else (value,)
             if len(numbers) != ranges.get(name, 1) or not all(0 <= number <= 100 for number in numbers):
                 raise ValueError(f"{name} must be {ranges.get(name, 1)} numbers from 0 to 100, found {value}")
@@ -110,7 +117,10 @@ def test_view(image: Image.Image, pre: Preprocess) -> Image.Image:
 
 
 def weak_view(image: Image.Image, pre: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
-    """Resize by the model's rule, random crop, flip."""
+    """Resize by the model's rule, or to the side that is asked for, random crop, flip."""
+    if augment.weak_resize:
+        # Without it, an image that already has the model's size has only one crop.
+        pre = replace(pre, resize=augment.weak_resize, rule="squash" if pre.rule == "none" else pre.rule)
     resized = _resized(image, pre)
     left, top = (int(rng.integers(0, max(0, side - pre.size) + 1)) for side in resized.size)
     return _maybe_flipped(resized.crop((left, top, left + pre.size, top + pre.size)), augment, rng)

@@ -155,6 +155,9 @@ class Method:
     def refresh(self, passes: Passes, epoch: int) -> None:
         """Called after each epoch (0-based) but the last."""
 
+    def before_step(self, passes: Passes) -> None:
+        """Called offline before every step, once `at` has said which one it is."""
+
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Named, weighted terms; their sum is minimised."""
         raise NotImplementedError(f"{type(self).__name__} must define `loss`, or `step` if it learns without one.")

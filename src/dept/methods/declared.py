@@ -109,10 +109,12 @@ def _lineage(start: _Found) -> list[_Found]:
 
 
 def _literal(found: _Found) -> Any:
-    """The value of a literal in which names may stand for literals of the same module."""
+    """The value of a literal in which names may stand for literals, and `|` may join two of them."""
     if isinstance(found.node, ast.Dict):
         pairs = zip(found.node.keys, found.node.values, strict=True)
         return {ast.literal_eval(key): _literal(_Found(found.module, value)) for key, value in pairs if key}
-    if isinstance(found.node, ast.Name):
-        return _literal(_find(found.module, found.node.id))
+    if isinstance(found.node, ast.Name | ast.Attribute):
+        return _literal(_find(found.module, ast.unparse(found.node)))
+    if isinstance(found.node, ast.BinOp):
+        return _literal(_Found(found.module, found.node.left)) | _literal(_Found(found.module, found.node.right))
     return ast.literal_eval(found.node)

@@ -49,7 +49,7 @@ class DePT(Regularised):
         lr: float = 5e-3
         """η, learning rate of prompts, head and projection heads"""
         backbone_lr: float = 2e-4
-        """η of the backbone, if everything is tuned"""
+        """η of the backbone, if everything is tuned; 0 for the same as `lr`"""
         schedule: Literal["cosine", "constant"] = "cosine"
         """learning rate over the run"""
         epochs: int = 15
@@ -104,7 +104,8 @@ class DePT(Regularised):
         by_stage = config.clip_by == "stage"
         groups = [Group(tuple(select(self.model, "prompts", "head")), config.lr, config.clip, by_stage)]
         if config.tune == "all":
-            groups.append(Group(tuple(select(self.model, "backbone")), config.backbone_lr, config.clip))
+            lr = config.backbone_lr or config.lr
+            groups.append(Group(tuple(select(self.model, "backbone")), lr, config.clip))
         return groups + self.projection_groups(config.lr)
 
     def setup(self) -> None:

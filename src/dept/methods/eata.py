@@ -39,7 +39,7 @@ class EATA(Tent):
         entropy_margin: float = 0.4
         """E₀ / ln C; only samples of lower entropy are learned from"""
         redundancy: float = 0.0
-        """d, largest cosine with the running mean prediction; 0 for 1.5/√C (0.047 at C = 1000; published: 0.05)"""
+        """d, largest cosine with the running mean prediction; 0 for 1.5/√C (0.047 at C = 1000; released: 0.05)"""
         mean_momentum: float = 0.9
         """share of the old running mean prediction that stays"""
         w_fisher: float = 2000.0
@@ -48,7 +48,8 @@ class EATA(Tent):
     config: Config
     state_names = ("mean_prediction", "fisher", "anchor")  # the released code keeps the mean at a reset
     batch_statistics = False  # or leaving rows out of a forward would change the others
-    presets = {"online": {}, "eta": {"w_fisher": 0.0}}
+    # The released margin is ImageNet's. With few classes it would call every confident sample redundant.
+    presets = {"online": {}, "eta": {"w_fisher": 0.0}, "released": {"redundancy": 0.05}}
 
     def setup(self) -> None:
         """Margins; Fisher weights and source values of the tuned parameters, if there are statistics."""

@@ -1,6 +1,8 @@
 """Full: DePT's objective with every parameter tuned (Gao et al., ICLR 2023, the row "Full" of its ablation).
 
-The same pseudo-labels, bank and regulariser as `dept`; the backbone moves too, at its own smaller learning rate.
+The same pseudo-labels, bank and regulariser as `dept`; the backbone moves too. Preset `official` gives it the one rate
+that the released code has for everything, 5e-3. By default it learns at its own smaller rate, which is ours: the text
+gives none, and 5e-3 can be too much for a whole ViT.
 On a model without prompts the terms on prompts are void and only the DINO term on CLS regularises.
 Cost: as DePT, plus a teacher, gradients and momentum of the whole model. Fails when: adaptation images are few:
 all weights then fit the errors of their pseudo-labels.
@@ -26,9 +28,10 @@ class Full(DePT):
 
     @dataclass(frozen=True)
     class Config(DePT.Config):
-        """DePT's settings; the backbone's learning rate is our choice, the paper gives none."""
+        """DePT's settings; the backbone's learning rate is ours (preset `official`: one rate for everything)."""
 
         tune: Literal["prompts", "all"] = "all"
         """what moves: prompts and head, or every parameter"""
 
     config: Config
+    presets = DePT.presets | {"official": {"backbone_lr": 0.0}}

@@ -2,10 +2,10 @@
 
 Keeps the classifier and moves the encoder until its features suit it: every prediction confident, the mean
 prediction spread over the classes (information maximisation), and, with a smaller weight, a cross-entropy to
-pseudo-labels from class centroids over all target images, recomputed every epoch (the released code does it 15 times
-per run, which is the same for its 15 epochs). Without its bottleneck and weight-normalised classifier: features are the
-backbone's and the classifier is the model's own. `im_only` (preset `im`) leaves the pseudo-labels out: SHOT-IM. Online
-there is no pass over all images, hence no centroids: SHOT-IM as well.
+pseudo-labels from class centroids over all target images, recomputed every epoch, or 15 times per run as in the
+released code (`labels_per_run`, preset `released`). Without its bottleneck and weight-normalised classifier: features
+are the backbone's and the classifier is the model's own. `im_only` (preset `im`) leaves the pseudo-labels out: SHOT-IM.
+Online there is no pass over all images, hence no centroids: SHOT-IM as well.
 Cost: one forward and backward per batch through the whole encoder, and a pass over all images per epoch.
 Fails when: the target's classes are far from balanced, since the mean prediction is pushed towards an even spread.
 """
@@ -75,10 +75,12 @@ class SHOT(Method):
         """β, weight of the cross-entropy to the pseudo-labels"""
         label_refresh: int = 1
         """recompute the pseudo-labels every N epochs (divided by the ratio of images used)"""
+        labels_per_run: int = 0
+        """compute the pseudo-labels N times per run instead, evenly over its steps (released: 15); 0 for by epoch"""
         quiet_start: bool = False
         """no cross-entropy until the pseudo-labels are recomputed for the first time (released code on VisDA-C)"""
         power_decay: bool = False
-        """η (1 + 10 t/T)^-0.75, the released schedule, instead of `schedule`"""
+        """η (1 + 10 t/T)^-0.75 with t counted from 1, the released schedule, instead of `schedule`"""
         clip: float = 0.0
         """largest norm of the whole gradient; 0 for none"""
         log: Literal["shifted", "clamped"] = "shifted"
@@ -92,7 +94,14 @@ class SHOT(Method):
         "offline": {},
         "im": {"im_only": True},
         # The published optimiser for VisDA-C with a ResNet.
-        "released": {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True},
+        "released": {
+            "lr": 1e-4,
+            "weight_decay": 1e-3,
+            "batch": 64,
+            "power_decay": True,
+            "labels_per_run": 15,
+            "quiet_start": True,
+        },
         "online": ONLINE,
         "online-ln": ONLINE,
     }
@@ -128,10 +137,20 @@ class SHOT(Method):
             self.labels = self._centroid_labels(passes)
 
     def refresh(self, passes: Passes, epoch: int) -> None:
-        """Pseudo-labels of the encoder as it is now."""
-        every = self.config.label_refresh
-        if not self.config.im_only and every and (epoch + 1) % every == 0:
+        """Pseudo-labels of the encoder as it is now, where epochs count."""
+        config = self.config
+        if not config.im_only and not config.labels_per_run and (epoch + 1) % config.label_refresh == 0:
             self.labels = self._centroid_labels(passes)
+
+    def before_step(self, passes: Passes) -> None:
+        """The same where steps count; `begin` was the first time."""
+        step = self.progress.step
+        if self.config.labels_per_run and not self.config.im_only and step and step % self._interval() == 0:
+            self.labels = self._centroid_labels(passes)
+
+    def _interval(self) -> int:
+        """Steps from one labelling to the next, rounded down: with a remainder there is one labelling more."""
+        return max(1, self.progress.total // self.config.labels_per_run)
 
     def _centroid_labels(self, passes: Passes) -> Tensor:
         features, logits, index = read_all(self.model, passes)
@@ -145,19 +164,24 @@ class SHOT(Method):
         """L_ent + L_div + β CE(ŷ)   [SHOT Eq. L]"""
         self._logits = logits = self._student(batch.views[0])
         terms = information_maximisation(logits, self.config.log)
-        quiet = self.config.quiet_start and self.progress.epoch < self.config.label_refresh
-        if self.labels is not None and not quiet:
+        if self.labels is not None and not (self.config.quiet_start and self._first_labels()):
             labels = self.labels[batch.index.to(self.labels.device)]
             terms["pseudo_label"] = self.config.w_pl * cross_entropy(logits, labels)
         return terms
+
+    def _first_labels(self) -> bool:
+        """Whether no labels but the first have been made; the released count of steps ends one step before that."""
+        if self.config.labels_per_run:
+            return self.progress.step + 1 < self._interval()
+        return self.progress.epoch < self.config.label_refresh
 
     def _student(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(images)
         return logits
 
     def lr_scale(self, progress: Progress) -> float:
-        """The released decay, or the common schedules."""
-        return power_decay(progress.step, progress.total) if self.config.power_decay else super().lr_scale(progress)
+        """The released decay, which counts steps from 1, or the common schedules."""
+        return power_decay(progress.step + 1, progress.total) if self.config.power_decay else super().lr_scale(progress)
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Without pseudo-labels: they were made for other images than those of a stream."""
@@ -197,7 +221,7 @@ def centroid_labels(features: Tensor, probabilities: Tensor) -> Tensor:
 
 
 def power_decay(step: int, total: int, power: float = 0.75) -> float:
-    """(1 + 10 t/T)^-power: 1 at the first step; at the end 0.166 for a power of 0.75."""
+    """(1 + 10 t/T)^-power: 1 at t = 0; at t = T 0.166 for a power of 0.75."""
     return float((1.0 + 10.0 * step / max(total, 1)) ** -power)
 
 

@@ -99,6 +99,11 @@ class SHOTPlus(SHOT):
         elif self.easy is None:
             super().refresh(passes, epoch)
 
+    def before_step(self, passes: Passes) -> None:
+        """SHOT's pseudo-labels, where steps count and not epochs; none after the split."""
+        if self.easy is None:
+            super().before_step(passes)
+
     def _transfer_labels(self, passes: Passes) -> None:
         """Begin the second step: predictions become labels, the easy ones are marked; momentum starts anew."""
         _, logits, index = read_all(self.model, passes)

@@ -1,8 +1,10 @@
 """The method of source training: labels in place of pseudo-labels, every parameter moving.
 
-The prompted model is trained as the released code does (label-smoothed cross-entropy on a strong view plus the
-three terms of the regulariser); the plain one on weak views with label-smoothed cross-entropy. One addition is ours:
-gradients are clipped, tensor by tensor (`clip=0` for the released behaviour).
+A prompted model learns by label-smoothed cross-entropy on a strong view plus the three terms of the regulariser, a
+plain one by label-smoothed cross-entropy on weak views. Preset `official` is the released recipe. The defaults differ
+from it in four settings, which make short runs on few images safer: gradients are clipped tensor by tensor (`clip`),
+the warm-up is at most a tenth of the run (`warmup_share`), a fresh head starts small (`head_init`), and the teacher
+starts as the student (`teacher_start`).
 Cost: one forward and backward per batch, and a teacher's forward for a prompted model. Fails when: images per class are
 few, since every parameter moves (`freeze_backbone` trains prompts and head alone).
 """
@@ -13,15 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from dept.core import losses, schedules
 from dept.core.adapter import Adapter, pick
+from dept.core.projection import ProjectionHead, projection_sizes
 from dept.core.select import select
+from dept.core.vit import fresh_prompts
 from dept.data.loader import Batch, LabelledBatch
 from dept.methods.base import Group, Progress, part, prefixed
 from dept.methods.regularised import Regularised
 from dept.methods.ttt import ROTATIONS, rotation_loss
+
+OFFICIAL = {"clip": 0.0, "warmup_share": 0.0, "head_init": "uniform", "teacher_start": "fresh"}
+# The text has no more than the cross-entropy. Where it is silent, the released code speaks.
+PAPER = OFFICIAL | {"self_supervised": False, "label_smoothing": 0.0}
 
 
 class SourceTraining(Regularised):
@@ -34,7 +43,7 @@ class SourceTraining(Regularised):
 
     @dataclass(frozen=True)
     class Config(Regularised.Config):
-        """Defaults are the released code's (preset `official`); `paper` is cross-entropy alone."""
+        """Defaults: the released recipe with clipping, a bounded warm-up and a quiet start (see `official`)."""
 
         lr: float = 5e-4
         """η of the backbone"""
@@ -51,7 +60,13 @@ class SourceTraining(Regularised):
         w_div: float = 0.005
         """λ, weight of the diversity of prompts; 0 switches it off"""
         warmup: int = -1
-        """steps of linear warm-up; -1 for min(M·P, a tenth of the steps), 0 for none"""
+        """steps of linear warm-up; -1 for M·P (see `warmup_share`), 0 for none"""
+        warmup_share: float = 0.1
+        """largest share of the steps that a warm-up of M·P takes; 0 for no limit (released)"""
+        head_init: Literal["normal", "uniform"] = "normal"
+        """fresh head: normal with deviation 0.02 and no bias, or uniform within 1/√D as torch does it (released)"""
+        teacher_start: Literal["student", "fresh"] = "student"
+        """the teacher starts as the student, or with random prompts and projection heads of its own (released)"""
         freeze_backbone: bool = False
         """train prompts and head only"""
         held_out: float = 0.1
@@ -62,10 +77,13 @@ class SourceTraining(Regularised):
         """also learn to tell by how much an image was turned, for the method ttt"""
 
     config: Config
-    presets = {"official": {}, "paper": {"self_supervised": False, "label_smoothing": 0.0}}
+    presets = {"official": OFFICIAL, "paper": PAPER}
 
     def prepare(self) -> None:
         """Two strong views for a prompted model that distils, one otherwise; weak views for a plain model."""
+        if self.config.head_init == "uniform" and self.model.fresh_head:
+            self._redraw_head()
+        self.model.fresh_head = False  # from here on it is trained
         if self.config.aux == "rotation" and self.model.auxiliary is None:
             with self.fresh_parameters():
                 self.model.add_auxiliary(ROTATIONS)
@@ -76,6 +94,33 @@ class SourceTraining(Regularised):
             self.distils = self.projects  # with all weights at 0 there is nothing to learn from a teacher
         else:
             self.reads_prompts = self.projects = False
+
+    def setup(self) -> None:
+        """Teacher and center."""
+        super().setup()
+        if self.distils and self.config.teacher_start == "fresh":
+            self._redraw_teacher()
+
+    @torch.no_grad()
+    def _redraw_head(self) -> None:
+        """Weights and biases as `nn.Linear` draws them: U(±1/√D)."""
+        head = self.model.head
+        with self.fresh_parameters():
+            drawn = nn.Linear(head.in_features, head.out_features)
+        head.load_state_dict(drawn.state_dict())
+
+    def _redraw_teacher(self) -> None:
+        """Prompts and projection heads from a draw of their own: the released code builds two networks."""
+        teacher, model = self.distillation.teacher.tensors, self.model
+        sizes, width = projection_sizes(model.projections), model.head.in_features
+        with self.fresh_parameters():
+            for name in self.prompt_names():  # P are drawn, so that their bound is that of P prompts
+                stages, count, _ = teacher[name].shape
+                teacher[name].copy_(fresh_prompts(stages, model.prompts_per_stage, width)[:, :count])
+            heads = nn.ModuleList(ProjectionHead(width, **sizes) for _ in model.projections)
+        for name, drawn in heads.named_parameters("projections"):
+            if drawn.requires_grad:
+                teacher[name].copy_(drawn.detach())
 
     def tuned(self) -> list[Group]:
         """Backbone at η; prompts, head and projection heads at ten times that."""
@@ -112,10 +157,11 @@ class SourceTraining(Regularised):
         return terms
 
     def lr_scale(self, progress: Progress) -> float:
-        """Warm-up (one step per prompt token, at most a tenth of the run), then cosine."""
-        warmup = self.config.warmup
+        """Warm-up (one step per prompt token, unless that is too large a share of the run), then cosine."""
+        warmup, share = self.config.warmup, self.config.warmup_share
         if warmup < 0:
-            warmup = min(self.model.stages * self.model.prompts_per_stage, progress.total // 10)
+            warmup = self.model.stages * self.model.prompts_per_stage
+            warmup = min(warmup, int(share * progress.total)) if share else warmup
         return schedules.warmup_cosine(progress.step, progress.total, warmup)
 
     def moving_names(self) -> list[str]:

@@ -70,7 +70,9 @@ class Model(AdaptedModel):
 
     def with_room_for_prompts(self, stages: int, prompts: int) -> Model:
         """The same backbone and a copy of the head, with prompts that somebody is going to write."""
-        return Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts).to(self.device)
+        model = Model(self.backbone, deepcopy(self.head), self.card, stages=stages, prompts=prompts)
+        model.fresh_head = self.fresh_head
+        return model.to(self.device)
 
 
 def create_model(
@@ -101,8 +103,11 @@ def create_model(
         classifier = _timm_model(arch, pretrained, weights, options)
         head = _head(classifier, names, fresh=not (pretrained or weights))
         card = Card(arch, names, _preprocess(classifier, options), options=dict(options))
+        fresh = head is not classifier.get_classifier()
         classifier.reset_classifier(0)
-        return Model(classifier, head, card, stages=stages, prompts=prompts)
+        model = Model(classifier, head, card, stages=stages, prompts=prompts)
+        model.fresh_head = fresh
+        return model
 
 
 def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor], **options: Any) -> Model:

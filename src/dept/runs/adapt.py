@@ -185,7 +185,10 @@ class AdaptJob(ScoredJob):
 
     def after(self, done: int) -> dict[str, Any]:
         found = super().after(done)
-        scored = {"readouts": self.readings.top1(self.at_end)} if self.readings.scored else {}
+        scored = {}
+        if self.readings.scored:
+            scored["readouts"] = self.readings.top1(self.at_end)
+            scored["readouts_mean_per_class"] = self.readings.mean_per_class(self.at_end)
         return {"method": self.method.name, "notes": self.notes, **self._domains(), **found, **scored}
 
     def write(self, result: Result) -> None:

@@ -14,7 +14,7 @@ from dept.data.images import ImageSet, decodable, files_state
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import UsageError
 from dept.methods.base import BaseConfig, Method
-from dept.metrics import label_free, score
+from dept.metrics import label_free, mean_per_class, per_class_accuracy, score
 from dept.models.model import Model
 from dept.runs.environment import environment
 from dept.runs.folder import RunFolder, kept
@@ -187,10 +187,19 @@ class Readings:
         labels = torch.tensor(self.images.labels)
         return {name: float((p.argmax(dim=1) == labels).double().mean()) for name, p in readouts.items()}
 
+    def mean_per_class(self, readouts: dict[str, Tensor]) -> dict[str, float]:
+        """Mean per-class accuracy of every read-out."""
+        labels = torch.tensor(self.images.labels)
+        return {
+            name: mean_per_class(per_class_accuracy(p.argmax(dim=1), labels, self.classes))
+            for name, p in readouts.items()
+        }
+
     def log(self, folder: RunFolder, step: int, readouts: dict[str, Tensor]) -> None:
         """Record the accuracy after `step` steps, where there are labels."""
         if self.scored:
-            folder.log("score", step=step, top1=self.top1(readouts))
+            scores = {"top1": self.top1(readouts), "mean_per_class": self.mean_per_class(readouts)}
+            folder.log("score", step=step, **scores)
 
     def compared(self, before: Tensor, after: Tensor) -> dict[str, Any]:
         """What changed from probabilities (n, C) before to those after, with scores where there are labels."""

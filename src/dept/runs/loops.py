@@ -83,6 +83,7 @@ def offline(
         if labels is not None:
             batch = LabelledBatch(made, index, labels[index].to(runtime.device))
         method.at(progress)
+        method.before_step(passes)
         with training_noise(views.seed, step, runtime.device):
             terms = method.step(batch)
         epoch_end = (step + 1) % per_epoch == 0

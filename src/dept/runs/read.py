@@ -125,12 +125,12 @@ def loss_curves(events: Sequence[dict[str, Any]]) -> list[Curve]:
     return curves
 
 
-def score_curves(events: Sequence[dict[str, Any]]) -> list[Curve]:
+def score_curves(events: Sequence[dict[str, Any]], metric: Literal["top1", "mean_per_class"] = "top1") -> list[Curve]:
     """Accuracy over steps, one curve per read-out; held-out accuracy for training."""
     points: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") == "score":
-            for name, value in event["top1"].items():
+            for name, value in event.get(metric, {}).items():  # older versions recorded top-1 only
                 points.setdefault(name.replace("_", ", "), {})[int(event["step"])] = float(value)
         elif event.get("event") == "held_out":
             points.setdefault("held-out source images", {})[int(event["step"])] = float(event["accuracy"])

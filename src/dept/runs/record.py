@@ -75,6 +75,8 @@ class Result(TypedDict):
     before: NotRequired[Scores]
     after: NotRequired[Scores]
     readouts: NotRequired[dict[str, float]]
+    """top-1 accuracy of every network and rule"""
+    readouts_mean_per_class: NotRequired[dict[str, float]]
     adapter_bytes: NotRequired[int]
     domains: NotRequired[Any]
     """adaptation: source domains that the prompts started from; training: a row per domain"""

@@ -131,7 +131,10 @@ RESULT = Fields(
 _EVENT = {"event": str, "time": Number(0, 1e10), "total": COUNT, "inputs": INPUTS}
 EVENTS = {
     "step": Fields(_EVENT | {"step": COUNT, "terms": Mapped(Number(), 64)}, required=("step", "time", "terms")),
-    "score": Fields(_EVENT | {"step": COUNT, "top1": Mapped(SHARE, 64)}, required=("step", "top1")),
+    "score": Fields(
+        _EVENT | {"step": COUNT, "top1": Mapped(SHARE, 64), "mean_per_class": Mapped(SHARE, 64)},
+        required=("step", "top1"),
+    ),
     "held_out": Fields(_EVENT | {"step": COUNT, "accuracy": SHARE}, required=("step", "accuracy")),
     "start": Fields(_EVENT, required=("time",)),
     "end": Fields(_EVENT, required=("time",)),

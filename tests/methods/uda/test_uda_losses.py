@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -180,6 +181,43 @@ def test_kmeans_relabels_one_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal((F.normalize(features, dim=1) @ centers.T).argmax(dim=1), labels)  # centers have the same names
     monkeypatch.setattr("dept.methods.uda.can.optimize.linear_sum_assignment", lambda cost: ([0, 1, 2], [0, 1, 2]))
     assert spherical_kmeans(features, torch.eye(3))[0].tolist() == [1, 0, 0, 0, 1]  # without it
+
+
+def released_kmeans(features: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    """The published clustering, written with loops: the center (C, D) of every cluster, not yet renamed."""
+    centers, change = initial, 1.0
+
+    def distance(one: np.ndarray, two: np.ndarray) -> float:
+        return 0.5 * (1 - one @ two / np.linalg.norm(one) / np.linalg.norm(two))
+
+    while change >= 0.005:
+        nearest = [min(range(len(centers)), key=lambda c: distance(f, centers[c])) for f in features]
+        moved = initial.copy()
+        for c in set(nearest):
+            moved[c] = sum(f for f, own in zip(features, nearest, strict=True) if own == c)
+        change = float(np.mean([distance(a, b) for a, b in zip(moved, centers, strict=True)]))
+        centers = moved
+    return centers / np.linalg.norm(centers, axis=1, keepdims=True)
+
+
+def test_released_kmeans_against_loops() -> None:
+    """Features of very different length; a cluster that is full, then empty, and back at its start."""
+    returned = differing = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(10, 3)) * rng.uniform(0.1, 10, (10, 1))
+        initial = rng.normal(size=(5, 3))
+        initial /= np.linalg.norm(initial, axis=1, keepdims=True)
+        expected = released_kmeans(features, initial)
+        given = torch.tensor(features), torch.tensor(initial)
+        found = spherical_kmeans(*given, raw=True)[2].numpy()
+        # Renamed: every center is there, maybe at another place.
+        assert np.abs(found[:, None] - expected[None]).max(axis=2).min(axis=0).max() < 1e-9
+        started = np.linalg.norm(expected - initial, axis=1) < 1e-9
+        first = {int(c) for c in (features @ initial.T).argmax(axis=1)}
+        returned += any(started[c] for c in first)
+        differing += not np.allclose(found, spherical_kmeans(*given)[2].numpy())
+    assert returned and differing
 
 
 def test_kmeans_keeps_an_empty_cluster() -> None:

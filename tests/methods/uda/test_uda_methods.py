@@ -11,9 +11,9 @@ from dept import methods
 from dept.core.adapter import pick
 from dept.methods.base import Progress
 from dept.methods.uda.base import PairedPasses
-from dept.methods.uda.can import CAN, IGNORED
+from dept.methods.uda.can import CAN, IGNORED, spherical_kmeans
 from dept.methods.uda.swd import SWD
-from support import FixedPasses, moved, state_of, tiny_model, tiny_resnet
+from support import FixedPasses, moved, scramble, state_of, tiny_model, tiny_resnet
 
 
 def test_unknown_method() -> None:
@@ -161,6 +161,27 @@ def test_can_is_settled_when_nothing_moves_and_the_domains_meet() -> None:
     method = clustered()  # here the source is another one: labels and centers rest, but the domains are apart
     method.refresh(PairedPasses(FixedPasses(seed=1), FixedPasses(), torch.arange(10) % 3), 0)
     assert not method.settled
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_can_starts_from_sums_of_source_features(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Tensor, bool]] = []
+
+    def noted(features: Tensor, initial: Tensor, *, raw: bool) -> tuple[Tensor, Tensor, Tensor]:
+        given.append((initial, raw))
+        return spherical_kmeans(features, initial, raw=raw)
+
+    monkeypatch.setattr("dept.methods.uda.can.spherical_kmeans", noted)
+    model = tiny_model()
+    scramble(model)
+    method = make("can", model, raw_centers=raw)
+    passes = FixedPasses(seed=1)
+    method.begin(PairedPasses(passes, FixedPasses(), torch.arange(10) % 3))
+    features = torch.cat([model.read(batch.views[0]).features.detach() for batch in passes()])
+    sums = [sum(f if raw else f / f.norm() for f in features[c::3]) for c in range(3)]
+    expected = torch.stack([total / total.norm() for total in sums])
+    assert given[0][1] is raw and torch.allclose(given[0][0], expected, atol=1e-6)
+    assert CAN.preset("released").raw_centers and not CAN.Config().raw_centers  # type: ignore[attr-defined]
 
 
 def test_can_leaves_out_what_is_far() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
 from dept.bench.suites.visda import SEEDS, vit_sources
+from dept.methods.source_training import OFFICIAL
 
 RUN = {"max_iters": 6_000}
-TRAINING = {"max_iters": 11_000}
+TRAINING = OFFICIAL | {"max_iters": 11_000}
 
 SUITE = Suite(
     name="domainnet",

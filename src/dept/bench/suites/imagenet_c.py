@@ -1,10 +1,12 @@
 """`imagenet-c`: 15 corruptions at severity 5, all 50,000 images each, ViT-B/16 AugReg, top-1 error.
 
-Corrupted images are 224 px already and are used as they are (identity resize). Every corruption starts from the source
-model. The plain one is timm's with its own head; DePT's prompts are trained on ImageNet for 11,000 steps, without the
-warm-up of the teacher's temperature over three of five epochs that the authors' script has, and the images that pick
-the best epoch are squashed to 224 px. CFA's statistics are of training images resized to 256 px and cropped. The paper
-prints SHOT-IM among the offline methods; it cites CFA's benchmark, where it is one online pass over norm layers.
+Corrupted images are 224 px already and are used as they are (identity resize), but for weak views, which are enlarged
+to 256 px and cropped at random, so that pseudo-labels see what the recipe says and not the same crop every time. Every
+corruption starts from the source model. The plain one is timm's with its own head; DePT's prompts are trained on
+ImageNet for 11,000 steps, without the warm-up of the teacher's temperature over three of five epochs that the authors'
+script has, and the images that pick the best epoch are squashed to 224 px. CFA's statistics are of training images
+resized to 256 px and cropped. The paper prints SHOT-IM among the offline methods; it cites CFA's benchmark, where it is
+one online pass over norm layers.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dept.bench.shift import Shift
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH
 from dept.data.corruptions import CORRUPTIONS
+from dept.methods.source_training import OFFICIAL
 
-IDENTITY = {"resize": 224}
+IDENTITY = {"resize": 224, "weak_resize": 256}
 WHOLE = {"stats": {"rule": "shorter", "resize": 256}}
 
 SUITE = Suite(
@@ -24,7 +27,7 @@ SUITE = Suite(
     shifts=tuple(Shift(("clean",), (f"{name}/5",)) for name in CORRUPTIONS),
     sources={
         "plain": Source(ARCH, config=None, extra=IDENTITY),
-        "G": Source(ARCH, 4, 50, config={"max_iters": 11_000}, extra=IDENTITY),
+        "G": Source(ARCH, 4, 50, config=OFFICIAL | {"max_iters": 11_000}, extra=IDENTITY),
     },
     rows=(
         Row("Source", "source", "plain", paper="Source (ViT-B)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import ARCH, SHIFT, STAGES
 from dept.bench.suites.visda import SUITE as VISDA
+from dept.methods.source_training import OFFICIAL
 
 COUNTS = (1, 10, 50, 100)
 
@@ -20,7 +21,7 @@ SUITE = Suite(
     data="visda",
     shifts=(SHIFT,),
     sources=VISDA.lend(*STAGES)
-    | {name(v, p): Source(ARCH, stages, p) for v, stages in STAGES.items() for p in COUNTS if p != 50},
+    | {name(v, p): Source(ARCH, stages, p, config=OFFICIAL) for v, stages in STAGES.items() for p in COUNTS if p != 50},
     rows=tuple(
         Row(f"DePT-{v}, {p} prompts", "dept", name(v, p), preset="official", paper=f"DePT-{v} p={p}")
         for v in STAGES

@@ -2,14 +2,15 @@
 
 A suite of its own, since one weights file belongs to a suite. Methods with source data start from the pretrained
 network, as their authors do, and follow TLL's recipes; expect them above the cited numbers, which are older.
-Test-time methods start from a source model trained at AdaContrast's rate; SHOT and AdaContrast have no bottleneck and
-no weight-normalised classifier here, unlike their released code.
+Test-time methods start from a source model trained at AdaContrast's rate, without clipping; SHOT and AdaContrast have
+no bottleneck and no weight-normalised classifier here, unlike their released code.
 """
 
 from __future__ import annotations
 
 from dept.bench.suite import Row, Source, Suite
 from dept.bench.suites.visda import SEEDS, SHIFT
+from dept.methods.source_training import OFFICIAL
 
 ARCH = "resnet101.tv_in1k"
 
@@ -18,11 +19,11 @@ SUITE = Suite(
     title="VisDA-C train -> validation with source data (UDA) and without; ResNet-101",
     data="visda",
     shifts=(SHIFT,),
-    sources={"source": Source(ARCH, config={"lr": 2e-4}), "pretrained": Source(ARCH, config=None)},
+    sources={"source": Source(ARCH, config=OFFICIAL | {"lr": 2e-4}), "pretrained": Source(ARCH, config=None)},
     rows=(
         Row("DANN (source data)", "dann", "pretrained", "uda", paper="DANN (R101) uda"),
         Row("CDAN (source data)", "cdan", "pretrained", "uda", preset="visda", paper="CDAN (R101) uda"),
-        Row("CAN (source data)", "can", "pretrained", "uda", paper="CAN (R101) uda"),
+        Row("CAN (source data)", "can", "pretrained", "uda", preset="released", paper="CAN (R101) uda"),
         Row("SWD (source data)", "swd", "pretrained", "uda", paper="SWD (R101) uda"),
         Row("MCC (source data)", "mcc", "pretrained", "uda", preset="visda", paper="MCC (R101) uda"),
         Row("Source", "source", "source", paper="Source (R101)"),

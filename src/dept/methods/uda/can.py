@@ -4,10 +4,12 @@ Alternates between clustering the target (spherical k-means from the source clas
 domains together within classes and apart between classes, on class-aware batches. Cost: per step a forward and backward
 of 30 + 60 source and 60 target images; per epoch a pass over both domains. Fails when: clusters do not follow classes.
 
-Deviations from the authors: features for clustering come from test views, an epoch has a fixed number of steps (theirs:
-a fifth of a pass, about 500 on VisDA), the first layers learn too. Batch norm: each domain is normalised with its own
-batch, but affine parameters are shared, and running statistics follow the target (theirs are separate per domain), so
-that the result is an ordinary model.
+Deviations from the authors: centers are sums of unit features, so that long ones count no more than others, and an
+empty cluster keeps its center (theirs, preset `released`: sums of the features as they are, and an empty cluster begins
+again at the source's center). Features for clustering come from test views, an epoch has a fixed number of steps
+(theirs: a fifth of a pass, about 500 on VisDA), the first layers learn too. Batch norm: each domain is normalised with
+its own batch, but affine parameters are shared, and running statistics follow the target (theirs are separate per
+domain), so that the result is an ordinary model.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class CAN(UDAMethod):
         """target images with ½ (1 - cos) to their center at or above this are left out; 1 keeps all"""
         min_images: int = 3
         """classes with fewer target images are left out"""
+        raw_centers: bool = False
+        """centers are sums of features as they are, and an empty one returns to the source's (released)"""
         stop_below: float = 0.001
         """end early once neither centers nor labels move by more between two clusterings, and the domains meet"""
 
@@ -77,6 +81,7 @@ class CAN(UDAMethod):
             return self.batch + 2 * self.classes_per_step * self.images_per_class
 
     config: Config
+    presets = {"released": {"raw_centers": True}}
 
     def setup(self) -> None:
         """Labels (n,) of both domains and target centers (C, D), known once the target has been clustered."""
@@ -136,9 +141,9 @@ class CAN(UDAMethod):
             raise ValueError("Method 'can' needs source and target images together: run it by `dept uda`.")
         source, target = self._features(passes.source()), self._features(passes.target())
         self.source_labels = passes.labels.cpu()
-        one_hot = F.one_hot(self.source_labels, self.model.head.out_features).to(source)
-        ours = F.normalize(one_hot.T @ F.normalize(source, dim=1), dim=1)
-        labels, distance, centers = spherical_kmeans(target, ours)
+        one_hot, raw = F.one_hot(self.source_labels, self.model.head.out_features).to(source), self.config.raw_centers
+        ours = F.normalize(one_hot.T @ (source if raw else F.normalize(source, dim=1)), dim=1)
+        labels, distance, centers = spherical_kmeans(target, ours, raw=raw)
         # cos is rounded: 1 must keep everything, an opposite vector too.
         far = (distance >= self.config.max_distance) & (self.config.max_distance < 1.0)
         labels = labels.masked_fill(far, IGNORED)
@@ -172,19 +177,22 @@ class CAN(UDAMethod):
 
 
 def spherical_kmeans(
-    features: Tensor, initial: Tensor, *, tolerance: float = 0.005, max_rounds: int = 100
+    features: Tensor, initial: Tensor, *, raw: bool = False, tolerance: float = 0.005, max_rounds: int = 100
 ) -> tuple[Tensor, Tensor, Tensor]:
     """k-means by direction: (n, D), unit centers (C, D) -> classes (n,), distances ½ (1 - cos) (n,), centers (C, D).
 
     Ends when the centers move less than `tolerance` on average; clusters are then matched to the initial centers
     one to one (Hungarian), and named after them. An empty cluster keeps its center.
+
+    Args:
+        raw: as released, long features count more in a center, and an empty cluster begins again where it began.
     """
     unit, centers = F.normalize(features, dim=1), initial
     for _ in range(max_rounds):
         nearest = (unit @ centers.T).argmax(dim=1)
-        sums = torch.zeros_like(centers).index_add_(0, nearest, unit)
+        sums = torch.zeros_like(centers).index_add_(0, nearest, features if raw else unit)
         empty = sums.norm(dim=1, keepdim=True) < 1e-12
-        moved = torch.where(empty, centers, F.normalize(sums, dim=1))
+        moved = torch.where(empty, initial if raw else centers, F.normalize(sums, dim=1))
         shift = mean_distance(moved, centers)
         centers = moved
         if shift < tolerance:
