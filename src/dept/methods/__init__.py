@@ -19,6 +19,7 @@ _REGISTRY = {
     "cfa": "dept.methods.cfa:CFA",
     "dann": "dept.methods.uda.dann:DANN",
     "dept": "dept.methods.dept:DePT",
+    "dept+": "dept.methods.dept_plus:DePTPlus",
     "deyo": "dept.methods.deyo:DeYO",
     "eata": "dept.methods.eata:EATA",
     "erm": "dept.methods.uda.erm:ERM",

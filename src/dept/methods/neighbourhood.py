@@ -62,8 +62,11 @@ class Neighbourhood(Method):
         self.by_index = False
 
     def begin(self, passes: Passes) -> None:
-        """Fill the memory; the slot of an image is its index."""
-        features, logits, index = read_all(self.model, passes)
+        """Fill the memory."""
+        self.fill(*read_all(self.model, passes))
+
+    def fill(self, features: Tensor, logits: Tensor, index: Tensor) -> None:
+        """A memory of features (n, D) and predictions (n, C); the slot of an image is its index (n,)."""
         order = index.argsort()
         self.bank, self.by_index = MemoryBank.over(self.model.head, len(index)), True
         self.bank.write(features[order], logits[order].softmax(dim=-1))

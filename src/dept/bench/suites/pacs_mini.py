@@ -43,6 +43,7 @@ TOGETHER = {"clip_by": "tensor"}
 SHORT = {"queue_size": 512, "ema": 0.98}
 # SHOT's authors leave the first pseudo-labels out on PACS as on VisDA-C.
 QUIET = {"quiet_start": True}
+ON_PROMPTS = QUIET | {"tune": "prompts", "lr": 5e-3}
 UDA = {"batch": BATCH, "max_iters": 300}
 
 SOURCES = (
@@ -67,6 +68,11 @@ OFFLINE = (
     Row("DePT-G, recentred", "dept", "G", tag="-recentred", config=RUN | {"recentre": True}),
     Row("DePT-G, clipped together", "dept", "G", tag="-together", config=RUN | TOGETHER),
     Row("DePT-D, clipped together", "dept", "D", tag="-together", config=RUN | TOGETHER),
+    # SHOT's loss on DePT's prompts, at DePT's rate; `pacs-why` has it too.
+    Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS, home="pacs-why"),
+    Row("NOTELA on prompts", "notela", "G", config=RUN),
+    Row("AaD on prompts", "aad", "G", config=RUN),
+    Row("DePT+", "dept+", "G", config=RUN),
     Row("DePT-G, lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
 )
 STREAMED = (
@@ -98,6 +104,7 @@ STREAMED = (
         config=ONLINE | SHORT | {"bank_warmup": 128},
     ),
     Row("DePT-G, online", "dept", "G", "online", preset="online", config=ONLINE | TOGETHER),
+    Row("DePT+, online", "dept+", "G", "online", preset="online", config=ONLINE),
 )
 # CAN clusters ten times in the short run. The reversed gradient of DANN and CDAN grows as slowly as published and stays
 # below 0.15; in proportion to the run (a tenth of it, the rule of the DANN paper) the source itself is unlearned.

@@ -18,7 +18,9 @@ from dept.bench.suites.pacs_mini import SUITE as MINI
 
 STEPS = 100
 SOURCES = MINI.lend("plain", "G", "rotation")
-VARIANTS = ("-published", "-fast", "-lean", "-recentred")
+VARIANTS = ("-published", "-fast", "-lean", "-recentred", "-prompts")
+AT_DEPTS_RATE = ("full", "notela", "aad", "dept+")
+"""methods that tune with DePT's rate"""
 
 
 def shortened(row: Row) -> Row:
@@ -29,7 +31,7 @@ def shortened(row: Row) -> Row:
 SEARCHED = tuple(
     shortened(row)
     for row in OFFLINE + STREAMED
-    if row.source in SOURCES and row.method != "full" and row.tag not in VARIANTS and row.label != "DePT-G"
+    if row.source in SOURCES and row.method not in AT_DEPTS_RATE and row.tag not in VARIANTS and row.label != "DePT-G"
     if published_lr(row)  # a method without a learning rate has nothing to search
 )
 

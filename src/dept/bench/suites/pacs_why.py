@@ -5,7 +5,7 @@ from __future__ import annotations
 from dept.bench.learning_rates import scaled_lr
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import QUIET, RUN, TOGETHER
+from dept.bench.suites.pacs_mini import ON_PROMPTS, QUIET, RUN, TOGETHER
 from dept.bench.suites.pacs_mini import SUITE as MINI
 
 BASE = RUN | TOGETHER
@@ -43,7 +43,7 @@ SUITE = Suite(
             "G",
             tag="-prompts",
             preset="offline",
-            config=RUN | QUIET | {"tune": "prompts", "lr": 5e-3},
+            config=RUN | ON_PROMPTS,
         ),
         Row("SHOT, published rate", "shot", "plain", tag="-published", preset="offline", config=RUN | QUIET),
     ),
