@@ -171,6 +171,30 @@ def test_a_shard_waits_for_the_source_model_that_another_one_trains(
     assert not trainings
 
 
+def test_every_seed_can_have_a_source_model_of_its_own(executor: Executor, tmp_path: Path) -> None:
+    rows = (SUITE.row("Source"), SUITE.row("Tent"))
+    shared = replace(SUITE, rows=rows, seeds=(0, 1))
+    own = replace(shared, sources=SUITE.sources | {"plain": replace(SUITE.sources["plain"], per_seed=True)})
+    cells = own.cells(executor.weights_id)
+    assert [(one.method, one.seed) for one in cells] == [
+        *(("source-training", seed) for seed in (0, 1)),
+        *((row.method, seed) for seed in (0, 1) for row in rows),
+    ]
+    # Seed 0 has the cells that it has anyway; a suite that does not ask for it trains one model for all.
+    usual = shared.cells(executor.weights_id)
+    assert {one.key for one in usual if one.seed == 0} == {one.key for one in cells if one.seed == 0}
+    assert sum(one.method == "source-training" for one in usual) == 1
+    done = list(run_cells(cells, replace(executor, suite=own).run, tmp_path))
+    assert [outcome.error for outcome in done] == [""] * 6
+    models = {outcome.result["protocol"]["backbone_sha256"] for outcome in done[2:] if outcome.result}
+    assert len(models) == 2
+    table = make_table(choose(own, [Stored(outcome.cell, outcome.result) for outcome in done if outcome.result]))
+    assert [line.entries[0].seeds for line in table.lines] == [2, 2] and not table.notes
+    for line, pair in zip(table.lines, (done[2::2], done[3::2]), strict=True):
+        scores = [100 * outcome.result["after"]["top1"] for outcome in pair if outcome.result]
+        assert line.entries[0].mean == pytest.approx(sum(scores) / 2)
+
+
 def test_an_online_cell_counts_every_image_once_and_tells_its_segments(executor: Executor) -> None:
     stream = replace(cell(executor, "DePT, online"), shift=Shift(("photo",), ("sketch", "photo")))
     stream = replace(stream, protocol=stream.protocol | {"stream": {"reset": "never", "order": "sorted"}})

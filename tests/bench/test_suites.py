@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import runpy
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dept.bench.estimate import forward, gpu_hours, image_count
 from dept.bench.learning_rates import best, published_lr, scaled_lr
 from dept.bench.paper import paper_number, paper_rows
 from dept.bench.stored import stored_cells, trainings
-from dept.bench.suite import Row, Source
+from dept.bench.suite import Row, Source, Suite
 from dept.data import datasets
 from dept.methods.full import Full
 from dept.runs.job import make_config
@@ -20,8 +21,8 @@ from dept.runs.train import SourceTraining
 
 NAMES = suites.available()
 FOR_A_GPU = (
-    "visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "data-ratio", "prompt-number",
-    "loss-ablation", "hyper-parameters", "motivation", "pacs", "office-home",
+    "visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-r50", "domainnet-multi", "data-ratio",
+    "prompt-number", "loss-ablation", "hyper-parameters", "motivation", "pacs", "office-home",
 )  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def test_every_row_of_the_main_tables_is_put_beside_ours() -> None:
     linked = {row.paper for name in ("visda", "visda-r101") for row in suites.get(name).rows}
     assert set(paper_rows("visda")) <= linked
     assert set(paper_rows("imagenet-c")) <= {row.paper for row in suites.get("imagenet-c").rows}
-    assert {row for row in paper_rows("domainnet") if "ViT-B" in row} <= {r.paper for r in suites.get("domainnet").rows}
+    shifted = {row.paper for name in ("domainnet", "domainnet-r50") for row in suites.get(name).rows}
+    assert set(paper_rows("domainnet")) <= shifted
     assert set(paper_rows("prompt-number")) == {row.paper for row in suites.get("prompt-number").rows}
 
 
@@ -93,6 +95,20 @@ def test_forwards_are_those_of_the_architecture() -> None:
     assert image_count("domainnet-126", ("real", "clipart")) == 69_622 + 18_523
 
 
+def test_source_models_per_seed_are_counted() -> None:
+    suite = suites.get("domainnet-r50")
+    trained = {(str(cell.shift), cell.seed) for cell in suite.cells("w") if cell.method == "source-training"}
+    assert trained == {(domain, seed) for domain in ("real", "painting", "clipart", "sketch") for seed in suite.seeds}
+    once = replace(suite, sources={"source": replace(suite.sources["source"], per_seed=False)})
+    by_seed, by_all = (gpu_hours(replace(one, rows=suite.rows[1:])) for one in (suite, once))
+    assert by_seed - by_all == pytest.approx(2 / 3 * (by_seed - gpu_hours(_untrained(suite))))
+
+
+def _untrained(suite: Suite) -> Suite:
+    """The suite's adaptations alone."""
+    return replace(suite, rows=suite.rows[1:], sources={"source": replace(suite.sources["source"], config=None)})
+
+
 def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
     main = {cell.key for cell in suites.get("visda").cells("w") if cell.method == "source-training"}
     for name in ("data-ratio", "loss-ablation", "hyper-parameters", "motivation"):
@@ -101,7 +117,7 @@ def test_ablations_borrow_the_source_models_of_the_main_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi", "prompt-number", "loss-ablation"]
+    "name", ["visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-r50", "domainnet-multi", "prompt-number"]
 )
 def test_the_tables_of_the_paper_start_from_source_models_of_the_released_recipe(name: str) -> None:
     official = SourceTraining.presets["official"]

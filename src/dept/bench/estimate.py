@@ -36,8 +36,12 @@ def gpu_hours(suite: Suite) -> float:
     """Hours of one GPU for all cells of a suite, source trainings included (borrowed ones as well)."""
     starts = [(row, start) for row in suite.rows for shift in suite.shifts for start in suite.starts(row, shift)]
     trained = {(row.source, start.sources) for row, start in starts}
-    work = sum(_training(suite, *pair) for pair in trained if suite.sources[pair[0]].config is not None)
-    work += sum((len(suite.seeds) if row.random else 1) * _run(suite, row, start) for row, start in starts)
+    seeds = len(suite.seeds)
+    work = 0.0
+    for name, domains in trained:
+        if suite.sources[name].config is not None:
+            work += (seeds if suite.sources[name].per_seed else 1) * _training(suite, name, domains)
+    work += sum((seeds if suite.repeats(row) else 1) * _run(suite, row, start) for row, start in starts)
     return 2 * work / RATE / 3600
 
 

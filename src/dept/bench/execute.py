@@ -149,7 +149,7 @@ class Executor:
     def _source(self, cell: Cell) -> tuple[str, Cell]:
         """Name and training of the source model that a cell starts from."""
         for name in self.suite.sources:
-            source = self.suite.source_cell(name, cell.shift, self.weights_id)
+            source = self.suite.source_cell(name, cell.shift, self.weights_id, cell.seed)
             if source.key == cell.protocol["source"]:
                 return name, source
         raise DataError(

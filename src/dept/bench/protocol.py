@@ -32,6 +32,8 @@ NOTED = ("readout", "views_made_on", "amp")
 RAN = ("environment.dept", "environment.torch", "environment.timm", "environment.device")
 # The seeds of a row must share everything but these.
 SEED = ("seed", "environment.*")
+# Nor these, where every seed has a source model of its own.
+SOURCE = ("source", "backbone_sha256*", "stats_sha256")
 
 
 def flat(nested: Any, path: str = "") -> dict[str, Any]:

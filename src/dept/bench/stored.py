@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dept.bench.protocol import SEED, Difference, conflicts, differences, record, sentence
+from dept.bench.protocol import SEED, SOURCE, Difference, conflicts, differences, record, sentence
 from dept.bench.runner import Cell, Stored, read_cell
 from dept.bench.shift import Shift
 from dept.bench.suite import TRAINING, Row, Suite
@@ -105,14 +105,15 @@ def _choice(suite: Suite, row: Row, shift: Shift, cells: Sequence[Stored], known
         )
         for one in cells
     ]
-    groups = sorted(_groups(runs), key=lambda group: (bool(group[0].departures), -len(group), group[0].seed))
+    but = SEED + SOURCE if suite.sources[row.source].per_seed else SEED
+    groups = sorted(_groups(runs, but), key=lambda group: (bool(group[0].departures), -len(group), group[0].seed))
     if not groups:
         return Choice()
     first, *others = groups
-    aside = [(other.seed, _reason(other, first[0])) for group in others for other in group]
+    aside = [(other.seed, _reason(other, first[0], but)) for group in others for other in group]
     by_seed = {one.seed: one for one in reversed(first)}
     kept = [by_seed[seed] for seed in sorted(by_seed)]
-    return Choice(tuple(kept if row.random else kept[:1]), tuple(aside))
+    return Choice(tuple(kept if suite.repeats(row) else kept[:1]), tuple(aside))
 
 
 def departures(suite: Suite, row: Row, shift: Shift, one: Stored, known: Trainings) -> list[Difference]:
@@ -122,32 +123,33 @@ def departures(suite: Suite, row: Row, shift: Shift, one: Stored, known: Trainin
     keys = asked.pop("source", "").split("+")
     defined.pop("source")
     starts = zip(suite.starts(row, shift), keys, strict=False)
-    found = [_source_departures(suite, row, start, key, one.result, known) for start, key in starts]
+    found = [_source_departures(suite, row, start, key, one, known) for start, key in starts]
     return [difference for one in found for difference in one] + differences(asked, defined)
 
 
 def _source_departures(
-    suite: Suite, row: Row, shift: Shift, key: str, result: Result, known: Trainings
+    suite: Suite, row: Row, shift: Shift, key: str, one: Stored, known: Trainings
 ) -> list[Difference]:
     """The same for the source model; where its training is not stored, by what the result itself says of it."""
     if key in known:
         weights = known[key].get("weights_sha256", "")
-        if suite.source_cell(row.source, shift, weights).key == key:
+        defined = suite.source_cell(row.source, shift, weights, one.cell.seed).key
+        if defined == key:
             return []
         found = differences({"source": known[key]}, {"source": suite.sources[row.source].protocol(weights)})
-        return found or [("source", key, suite.source_cell(row.source, shift, weights).key)]
-    source, said = suite.sources[row.source], record(result, {}, {})
+        return found or [("source", key, defined)]
+    source, said = suite.sources[row.source], record(one.result, {}, {})
     stated = {"arch": source.arch, "stages": source.stages, "prompts": source.prompts, "preprocess.size": source.size}
     # Methods that need prompts give a plain model fresh ones.
     return conflicts(said, stated, but=() if source.stages else ("stages", "prompts"))
 
 
-def _groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Results that differ in nothing but the seed."""
+def _groups(runs: Sequence[Run], but: Sequence[str]) -> list[list[Run]]:
+    """Results that differ in nothing but the seed, and the fields that follow from it."""
     groups: list[list[Run]] = []
     for one in sorted(runs, key=lambda one: one.seed):
         for group in groups:
-            if one.departures == group[0].departures and not conflicts(one.record, group[0].record, but=SEED):
+            if one.departures == group[0].departures and not conflicts(one.record, group[0].record, but=but):
                 group.append(one)
                 break
         else:
@@ -155,7 +157,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     return groups
 
 
-def _reason(other: Run, kept: Run) -> str:
+def _reason(other: Run, kept: Run, but: Sequence[str]) -> str:
     if other.departures:
         return sentence(other.departures)
-    return sentence(conflicts(other.record, kept.record, but=SEED)) or "the kept results are of another definition"
+    return sentence(conflicts(other.record, kept.record, but=but)) or "the kept results are of another definition"

@@ -35,6 +35,9 @@ class Source:
     file: Path | None = None
     """the model itself, if it is given and not made"""
 
+    per_seed: bool = False
+    """whether every seed of an adaptation starts from a model of its own; otherwise all share that of seed 0"""
+
     def protocol(self, weights: str) -> dict[str, Any]:
         """Everything the model depends on; `weights` identifies the pretrained tensors."""
         if self.file is not None:
@@ -114,10 +117,15 @@ class Suite:
         """Source models of this suite (all unless named) for another one."""
         return {name: replace(self.sources[name], home=self.name) for name in names or self.sources}
 
-    def source_cell(self, name: str, shift: Shift, weights: str) -> Cell:
-        """The training of one source model on the source side of a shift."""
+    def source_cell(self, name: str, shift: Shift, weights: str, seed: int = 0) -> Cell:
+        """The training of the source model that a run with this seed starts from, on the source side of a shift."""
         source = self.sources[name]
-        return Cell(source.home or self.name, self.data, shift.training, TRAINING, name, 0, source.protocol(weights))
+        own = seed if source.per_seed else 0
+        return Cell(source.home or self.name, self.data, shift.training, TRAINING, name, own, source.protocol(weights))
+
+    def repeats(self, row: Row) -> bool:
+        """Whether a row is run for every seed: it is random itself, or its source model is another one each time."""
+        return row.random or self.sources[row.source].per_seed
 
     def starts(self, row: Row, shift: Shift) -> list[Shift]:
         """Shifts whose source models a row starts from: of each source domain by itself for an ensemble."""
@@ -125,8 +133,9 @@ class Suite:
 
     def cell(self, row: Row, shift: Shift, seed: int, weights: str) -> Cell:
         """One number of the table."""
+        sources = [self.source_cell(row.source, own, weights, seed) for own in self.starts(row, shift)]
         protocol = {
-            "source": "+".join(self.source_cell(row.source, own, weights).key for own in self.starts(row, shift)),
+            "source": "+".join(source.key for source in sources),
             "most": self.most,
             "preset": row.preset,
             "config": dict(row.config),
@@ -137,7 +146,8 @@ class Suite:
     def cells(self, weights: str) -> list[Cell]:
         """Trainings first, then shift by shift all rows; the first seed of everything before the second."""
         trained = [
-            self.source_cell(row.source, own, weights)
+            self.source_cell(row.source, own, weights, seed)
+            for seed in self.seeds
             for row in self.rows
             for shift in self.shifts
             for own in self.starts(row, shift)
@@ -148,7 +158,7 @@ class Suite:
             for seed in self.seeds
             for shift in self.shifts
             for row in self.rows
-            if row.random or seed == self.seeds[0]
+            if self.repeats(row) or seed == self.seeds[0]
         ]
         return list({cell.key: cell for cell in (*trained, *runs)}.values())
 

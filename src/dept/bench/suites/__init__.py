@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Suite a-b is the module a_b. Names only, so that listing them imports nothing.
 _NAMES = (
-    *("visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-multi"),
+    *("visda", "visda-r101", "imagenet-c", "domainnet", "domainnet-r50", "domainnet-multi"),
     *("data-ratio", "prompt-number", "loss-ablation", "hyper-parameters", "motivation"),
     *("pacs", "office-home", "streams", "streams-gradual"),
     *("pacs-mini", "pacs-select", "pacs-full", "pacs-multi", "pacs-ratio", "pacs-losses", "pacs-why"),
