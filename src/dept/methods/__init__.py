@@ -17,6 +17,7 @@ _REGISTRY = {
     "can": "dept.methods.uda.can:CAN",
     "cdan": "dept.methods.uda.cdan:CDAN",
     "cfa": "dept.methods.cfa:CFA",
+    "cotta": "dept.methods.cotta:CoTTA",
     "dann": "dept.methods.uda.dann:DANN",
     "dept": "dept.methods.dept:DePT",
     "deyo": "dept.methods.deyo:DeYO",

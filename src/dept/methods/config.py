@@ -22,7 +22,7 @@ POSITIVE = (
 BELOW_ONE = ("momentum", "label_smoothing", "held_out")
 UP_TO_ONE = (
     "ema", "mean_ema", "center_momentum", "mean_momentum", "loss_momentum", "shot_share", "easy_share", "crop_scale",
-    "backbone_scale", "source_share",
+    "backbone_scale", "source_share", "restore", "confidence",
 )  # fmt: skip
 
 
