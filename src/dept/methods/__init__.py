@@ -36,6 +36,7 @@ _REGISTRY = {
     "shotpp": "dept.methods.shotpp:SHOTPlus",
     "source": "dept.methods.source:Source",
     "source-training": "dept.methods.source_training:SourceTraining",
+    "spa": "dept.methods.spa:SPA",
     "swd": "dept.methods.uda.swd:SWD",
     "t3a": "dept.methods.t3a:T3A",
     "tent": "dept.methods.tent:Tent",

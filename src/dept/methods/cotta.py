@@ -83,10 +83,7 @@ class CoTTA(MeanTeacher):
     def after_step(self, batch: Batch) -> None:
         """The teacher follows; then some of the student's weights return to the source's   [CoTTA Eq. restore]"""
         super().after_step(batch)
-        seed = int(torch.randint(2**31, (), generator=self.generator))
-        # Drawn where the weights are: there are as many numbers as weights.
-        generator = torch.Generator(self.model.head.weight.device).manual_seed(seed)
-        restore_some(self.student, self.source, self.config.restore, generator)
+        restore_some(self.student, self.source, self.config.restore, self.device_generator())
 
 
 def restore_some(student: Adapter, source: Adapter, probability: float, generator: torch.Generator) -> None:
