@@ -38,6 +38,11 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("roid", "online"): ONE_PASS
     | {"lr": 2.5e-4, "nesterov": True, "temperature": 0.3333, "mean_momentum": 0.9, "source_share": 0.01},
     ("rotta", "online"): ONE_PASS | {"memory_size": 64, "w_age": 1.0, "w_entropy": 1.0, "ema": 0.999},
+    ("cotta", "released"): ONE_PASS
+    | {"lr": 5e-3, "ema": 0.999, "restore": 0.001, "confidence": 0.1, "augmentations": 32},
+    ("spa", "online"): ONE_PASS
+    | {"lr": 0.01, "predictor_lr": 0.05, "noise_lr": 1.0, "noise": 0.4, "noise_patch": 16}
+    | {"low_share": 0.2, "drop": 0.2},
     ("neo", "online"): {"lr": 0.0, "predict": "after", "mean_ema": 0.0, "prior_count": 16.0},
     ("neo", "continual"): {"mean_ema": 0.1},
     ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},

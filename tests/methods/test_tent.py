@@ -104,7 +104,7 @@ def test_batch_norm_uses_the_batch_and_its_statistics_follow_the_target() -> Non
     ("name", "learns"),
     [
         *((name, True) for name in ("shot", "adacontrast", "aad", "notela")),
-        *((name, False) for name in ("neo", "cfa", "eata", "sar", "deyo", "roid", "rotta")),
+        *((name, False) for name in ("neo", "cfa", "eata", "sar", "deyo", "roid", "rotta", "cotta", "spa")),
     ],
 )
 def test_which_methods_learn_batch_statistics(name: str, learns: bool) -> None:

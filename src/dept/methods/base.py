@@ -182,6 +182,11 @@ class Method:
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator)))
             yield
 
+    def device_generator(self) -> torch.Generator:
+        """A generator where the model is, seeded by this method's own: for draws of many numbers."""
+        seed = int(torch.randint(2**31, (), generator=self.generator))
+        return torch.Generator(self.model.head.weight.device).manual_seed(seed)
+
     # -- one step ------------------------------------------------------------------------------------------
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:

@@ -13,7 +13,7 @@ COUNTS = (
     "batch", "epochs", "steps_per_batch", "neighbours", "label_refresh", "iters_per_epoch",
     "generator_steps", "images_per_class", "classes_per_step", "min_images", "hidden", "projections", "queue_size",
     "projection_hidden", "projection_bottleneck", "projection_out", "iterations", "patches",
-    "memory_size",
+    "memory_size", "noise_patch",
 )  # fmt: skip
 POSITIVE = (
     "student_temperature", "teacher_temperature", "teacher_warmup_from", "temperature", "sharpening", "mix_alpha",
@@ -22,7 +22,7 @@ POSITIVE = (
 BELOW_ONE = ("momentum", "label_smoothing", "held_out")
 UP_TO_ONE = (
     "ema", "mean_ema", "center_momentum", "mean_momentum", "loss_momentum", "shot_share", "easy_share", "crop_scale",
-    "backbone_scale", "source_share", "warmup_share",
+    "backbone_scale", "source_share", "warmup_share", "restore", "confidence", "low_share", "drop", "noise",
 )  # fmt: skip
 
 
