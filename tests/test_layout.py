@@ -18,7 +18,7 @@ LAYERS = (
     ("methods", "models"),
     ("runs",),
     ("inference",),
-    ("bench",),
+    ("bench", "export"),
     ("report",),
     ("demo",),
     ("cli",),

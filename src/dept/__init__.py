@@ -17,6 +17,7 @@ from dept._version import __version__
 if TYPE_CHECKING:
     from dept import methods
     from dept.core.adapter import Adapter
+    from dept.export.write import export_model
     from dept.inference import evaluate, predict
     from dept.models.files import load
     from dept.models.model import Model, create_model
@@ -34,6 +35,7 @@ _HOMES = {
     "adapt": "dept.runs.adapt",
     "create_model": "dept.models.model",
     "evaluate": "dept.inference",
+    "export_model": "dept.export.write",
     "load": "dept.models.files",
     "methods": "dept",
     "predict": "dept.inference",
@@ -52,6 +54,7 @@ __all__ = [
     "adapt",
     "create_model",
     "evaluate",
+    "export_model",
     "load",
     "methods",
     "predict",

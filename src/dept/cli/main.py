@@ -28,6 +28,7 @@ COMMANDS = {
     "uda": "adapt with labelled source and unlabelled target images together",
     "predict": "label images",
     "evaluate": "evaluate a model on labelled images",
+    "export": "write a model for ONNX Runtime, Triton or torch.export",
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",

@@ -62,7 +62,7 @@ def _trimmed_block(
     x (B, N, D); z (1 or B, P, D) with its projections `prefix`. Keys and values of all tokens are needed, queries
     only of rows that go on.
     """
-    attn, size = block.attn, len(x)
+    attn, size = block.attn, x.shape[0]
     normed = block.norm1(x)
     # Only these rows are asked for a query: a row that nobody reads needs no attention, projection or MLP.
     rows = x[:, :keep]
