@@ -17,6 +17,7 @@ from torch import Tensor
 from dept import methods
 from dept.data.images import find_images, find_labelled
 from dept.data.loader import Batch, Runtime, Views
+from dept.io import read_tensors, write_tensors
 from dept.methods.base import Method, Progress
 from dept.models.files import load_model
 from dept.models.model import Model, fingerprint
@@ -133,6 +134,14 @@ def test_state_round_trip_gives_the_same_next_steps(either: Any) -> None:
     expected, terms = (steps(method, range(2, 5), begin=False) for method in (first, second))
     assert terms == expected
     assert same_bits(everything(first), everything(second))
+
+
+def test_state_survives_a_file(fresh: Any, tmp_path: Path) -> None:
+    method = fresh()
+    steps(method, range(2))
+    write_tensors(tmp_path / "state.safetensors", method.state_dict(), {"kind": "resume"})
+    read, _ = read_tensors(tmp_path / "state.safetensors", "resume")
+    assert same_bits(read, method.state_dict())
 
 
 def test_loaded_state_is_copied_not_shared(fresh: Any) -> None:
