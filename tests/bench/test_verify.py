@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dept.bench.runner import read_cell
-from dept.bench.verify import cheapest, verify, with_key
+from dept.bench.verify import cheapest, find_result, verify, with_key
 from dept.cli import bench_verify
 from dept.errors import DataError, UsageError
+from dept.runs.train import TrainRun
 from stored import read, small_suite, stored, training
 
 SUITE = small_suite()
@@ -115,3 +116,8 @@ def test_command_fails_if_a_result_does_not_reproduce(
     assert bench_verify.run(["small", "--results", str(tmp_path), "--cell", key, "--work", str(tmp_path / "work")]) == 1
     assert not left.exists()
     assert "differs" in capsys.readouterr().out
+
+
+def test_the_result_of_a_run_is_found_as_it_was(source_run: TrainRun, tmp_path: Path) -> None:
+    """Without the checksum of its file, which would differ where the results are equal."""
+    assert find_result(str(source_run.folder), tmp_path).result == json.loads(json.dumps(source_run.result))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +33,7 @@ from dept.runs.adapt import AdaptOptions, AdaptRun, adapt
 from dept.runs.environment import environment
 from dept.runs.job import make_config, promptable
 from dept.runs.loops import collect
-from dept.runs.read import read_run, score_curves
+from dept.runs.read import read_result, read_run, score_curves
 from dept.runs.record import Result, protocol
 from dept.runs.stream import constant, run_scenario
 from dept.runs.train import SourceTraining, train
@@ -75,7 +74,7 @@ class Executor:
             with self._alone(cell):
                 done = self.folder(cell) / "result.json"  # of a training that was made for a cell of another shard
                 if done.is_file() and done.with_name("model.safetensors").is_file():
-                    return cast(Result, json.loads(done.read_text(encoding="utf-8")))
+                    return read_result(done)
                 return cast(Result, self._train(cell))
         if cell.kind == "ensemble":
             return cast(Result, self._ensemble(cell))

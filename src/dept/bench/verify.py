@@ -17,6 +17,7 @@ from dept.bench.protocol import MISSING, Difference, differences, flat, sentence
 from dept.bench.runner import Cell, Stored, read_cell
 from dept.bench.suite import TRAINING
 from dept.errors import DataError, UsageError
+from dept.runs.read import read_result
 from dept.runs.record import Result
 
 OUTCOMES = (
@@ -77,6 +78,8 @@ def _read(file: Path) -> Found:
     cell, result = None, stored
     if isinstance(stored, dict) and "result" in stored:
         cell, result = read_cell(file).cell, stored["result"]
+    elif isinstance(stored, dict):
+        result = read_result(file)
     if not isinstance(result, dict) or "protocol" not in result:
         raise DataError(f"{file} is not a result: it has no protocol.")
     return Found(file, cast(Result, result), cell)

@@ -98,7 +98,7 @@ def read_run(folder: str | Path) -> RunFiles:
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder. Give the folder of a run, or of a benchmark suite.")
-    config, result = _json(path / "config.json", CONFIG), cast(Result, _json(path / "result.json", RESULT))
+    config, result = _json(path / "config.json", CONFIG), read_result(path / "result.json")
     events = _lines(path / "events.jsonl", lambda row: EVENTS.get(str(row.get("event")), OTHER_EVENT))
     if (path / "predictions.jsonl").is_file():
         lines = _lines(path / "predictions.jsonl", lambda row: PREDICTED if "label" in row else FAILED)
@@ -112,6 +112,11 @@ def read_run(folder: str | Path) -> RunFiles:
     if "held_out" in run.protocol:
         return replace(run, kind="train")
     return replace(run, kind="uda") if "source_images" in run.protocol else run
+
+
+def read_result(file: Path) -> Result:
+    """The result.json of a run, checked; empty if there is none."""
+    return cast(Result, _json(file, RESULT))
 
 
 def loss_curves(events: Sequence[dict[str, Any]]) -> list[Curve]:
