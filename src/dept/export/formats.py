@@ -103,8 +103,12 @@ def onnx_adapter(tensors: Tensors, version: int) -> bytes:
 
 def pt2_file(program: ExportedProgram, graph: Graph) -> bytes:
     """A .pt2 file of torch.export, with the metadata as `dept.json` among its extra files."""
+    flat = program.run_decompositions({})  # the same operators, but not inside the scope of an `autocast`
+    for node in flat.graph.nodes:
+        for name in ("stack_trace", "from_node", "custom"):  # files and addresses of this machine
+            node.meta.pop(name, None)
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={"dept.json": json.dumps(graph.meta)})
+    torch.export.save(flat, buffer, extra_files={"dept.json": json.dumps(graph.meta)})
     return buffer.getvalue()
 
 

@@ -65,21 +65,17 @@ def model_version(backbone_sha256: str, classes: Sequence[str]) -> int:
 
 
 def trace(graph: Graph) -> ExportedProgram:
-    """The module as a flat list of operators. Shapes but the batch are fixed, and no branch is left."""
+    """The module as operators. Shapes but the batch are fixed, and no branch is left."""
     arguments: tuple[Any, ...] = (torch.zeros(TRACED, *graph.image),)
     shapes: tuple[Any, ...] = ({0: Dim("batch")},)
     if graph.inputs:
         arguments, shapes = (*arguments, graph.inputs), (*shapes, dict.fromkeys(graph.inputs))
     try:
         with torch.no_grad():
-            program: ExportedProgram = torch.export.export(graph.module, arguments, dynamic_shapes=shapes, strict=False)
-            program = program.run_decompositions({})  # keeps operators, but dissolves the scope of `autocast`
+            return torch.export.export(graph.module, arguments, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch raises many types; all mean that this architecture cannot be traced
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DeptError(f"torch.export cannot trace {graph.meta['arch']!r}: {reason}") from error
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # names files of this machine
-    return program
 
 
 @torch.no_grad()
