@@ -42,7 +42,7 @@ def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
         features = model.read(views).features
     head = model.head
     bias = [float(b - w @ start.mean(dim=0)) for w, b in zip(head.weight.data, head.bias.data, strict=True)]
-    logits = [[float(w @ h) + b for w, b in zip(head.weight, bias, strict=True)] for h in features]
+    logits = [[float(w @ h) + b for w, b in zip(head.weight.data, bias, strict=True)] for h in features]
     p = [[math.exp(z) / sum(map(math.exp, row)) for z in row] for row in logits]
     units = [h / h.norm() for h in features]
     rows, k, share = batch.index.tolist(), 4, 5 / 12  # three classes, four images of each are enough

@@ -25,6 +25,7 @@ from dept.report.measure import Missing, ReportOptions, measure
 from dept.report.page import make_page, render, write_report
 from dept.runs.adapt import AdaptRun, adapt
 from dept.runs.read import read_run
+from dept.runs.seal import unsealed
 from dept.runs.train import TrainRun
 from support import write_unlabelled
 
@@ -33,6 +34,15 @@ ODD: tuple[Any, ...] = (
     None, True, 0, -1, 1e308, float("nan"), float("inf"), 10**400, "", "x" * 5000, "\ud800<b>\x1b[31m", "/dev/zero",
     [], [[]], {}, {"a": {"b": []}}, [1, "a"], -5, 0.5, "nan",
 )  # fmt: skip
+
+
+def copied(run: Path, to: Path) -> Path:
+    """A copy without checksums, as an older version or a forger leaves it."""
+    folder = Path(shutil.copytree(run, to))
+    for file in (*folder.glob("*.json"), *folder.glob("events.jsonl")):
+        texts = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+        file.write_text("".join(json.dumps(unsealed(json.loads(text))) + "\n" for text in texts))
+    return folder
 
 
 def spots(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -77,7 +87,7 @@ def test_a_mutated_folder_is_a_page_or_a_sentence(
 ) -> None:  # fmt: skip
     source = {"scored": scored_run, "blind": blind_run, "train": source_run}.get(kind)
     whole = source.folder if source else stream_folder
-    folder, rng = Path(shutil.copytree(whole, tmp_path / "run")), random.Random(kind)
+    folder, rng = copied(whole, tmp_path / "run"), random.Random(kind)
     texts = {file.name: file.read_text() for file in folder.glob("*.json*")}
     seen = measure(read_run(whole), PCA)
     pages = 0
@@ -114,7 +124,7 @@ def test_pictures_of_a_place_that_the_run_did_not_see_are_not_shown(
 ) -> None:
     """A folder from elsewhere names a local folder: without the user's word none of its pictures is in the page."""
     private = write_unlabelled(tmp_path / "private", 5, seed=8)
-    folder = Path(shutil.copytree(blind_run.folder, tmp_path / "run"))
+    folder = copied(blind_run.folder, tmp_path / "run")
     assert pictures(folder) > 0
     events = (folder / "events.jsonl").read_text()
     (folder / "events.jsonl").write_text(events.replace(str(target_images), str(private)))
@@ -129,7 +139,7 @@ def test_a_forged_list_does_not_reach_other_folders(
 ) -> None:
     """The hash of a list is known to whoever writes the list."""
     private = write_unlabelled(tmp_path / "private", 1, seed=8) / "img000.png"
-    folder, bait = Path(shutil.copytree(blind_run.folder, tmp_path / "run")), tmp_path / "bait"
+    folder, bait = copied(blind_run.folder, tmp_path / "run"), tmp_path / "bait"
     bait.mkdir()
     place = {"one image": private, "list": bait / "list.txt", "link": bait}[way]
     if way == "list":
@@ -144,7 +154,7 @@ def test_a_forged_list_does_not_reach_other_folders(
 
 
 def test_the_first_line_of_a_local_file_is_not_quoted(scored_run: AdaptRun, tmp_path: Path) -> None:
-    secret, folder = tmp_path / "secret", Path(shutil.copytree(scored_run.folder, tmp_path / "run"))
+    secret, folder = tmp_path / "secret", copied(scored_run.folder, tmp_path / "run")
     secret.write_text("password\n")
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     events[0]["inputs"]["score"] = str(secret)
@@ -153,7 +163,7 @@ def test_the_first_line_of_a_local_file_is_not_quoted(scored_run: AdaptRun, tmp_
 
 
 def test_a_stream_shows_only_what_its_folder_holds(stream_folder: Path, target_images: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(stream_folder, tmp_path / "run"))
+    folder = copied(stream_folder, tmp_path / "run")
     assert pictures(folder) > 0
     private = write_unlabelled(tmp_path / "private", 1, seed=8) / "img000.png"
     row = {"path": str(private), "label": "red", "confidence": 0.5, "update": 0}
@@ -186,7 +196,7 @@ def test_names_that_are_not_text(source_run: TrainRun, target_images: Path, tmp_
 
 
 def test_the_page_is_written_whatever_its_words(scored_run: AdaptRun, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(scored_run.folder, tmp_path / "run"))
+    folder = copied(scored_run.folder, tmp_path / "run")
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"notes": ["\ud800\x1b[31m"]}))
     file, _ = write_report(folder, options=PCA)
