@@ -19,6 +19,7 @@ from dept.core.domains import early_features
 from dept.core.select import freeze_except, select
 from dept.core.vit import AdaptedModel
 from dept.models.files import load_model, save_model
+from dept.models.foreign.read import from_state
 from dept.models.model import Model, create_model, from_checkpoint
 from support import scramble
 
@@ -94,7 +95,7 @@ def test_plain_logits_equal_timm_bit_for_bit(kind: str) -> None:
     arch, options = FAMILIES[kind]
     theirs = timm.create_model(arch, num_classes=3, **{**SMALL, **options}).eval()
     scramble(theirs, scale=0.1)
-    ours = from_checkpoint(arch, "abc", theirs.state_dict(), **{**SMALL, **options})
+    ours = from_checkpoint(from_state(theirs.state_dict(), arch=arch, options={**SMALL, **options}), "abc")
     images = images_of().float()
     with torch.no_grad():
         assert torch.equal(ours(images), theirs(images)) and float(theirs(images).std()) > 0
