@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
+from dept.data.views import Preprocess
 from dept.errors import DataError, UsageError
 from dept.models.checkpoint import read_state
 from dept.models.files import load_model, save_model
@@ -24,15 +26,23 @@ from dept.models.foreign import hub
 from dept.models.foreign.read import from_state, read_foreign
 from dept.models.foreign.shapes import recognise
 from dept.models.model import Model, create_model, from_checkpoint
+from foreign_models import (
+    CONFIG,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    NAMES,
+    PATCH,
+    PROCESSOR,
+    SIZE,
+    D,
+    clip_tensors,
+    config_of,
+    dinov2_tensors,
+    folder,
+    vit_tensors,
+)
 from support import scramble
-
-D, LAYERS, HIDDEN, PATCH, SIZE, HEADS = 64, 2, 96, 8, 32, 4
-NAMES = {"0": "cat", "1": "dog", "2": "hen"}
-PATCHES = (SIZE // PATCH) ** 2
-
-
-def noise(*shape: int, scale: float = 0.2) -> Tensor:
-    return scale * torch.randn(*shape)
 
 
 def images() -> Tensor:
@@ -40,66 +50,6 @@ def images() -> Tensor:
 
 
 # ---- tensors by the names of transformers, and its forward pass ----
-
-
-def linear(prefix: str, out: int, into: int) -> dict[str, Tensor]:
-    return {f"{prefix}.weight": noise(out, into), f"{prefix}.bias": noise(out)}
-
-
-def norm(prefix: str) -> dict[str, Tensor]:
-    return {f"{prefix}.weight": 1 + noise(D), f"{prefix}.bias": noise(D)}
-
-
-def vit_tensors(root: str = "vit", *, distilled: bool = False, classes: int = 3) -> dict[str, Tensor]:
-    """ViT and DeiT."""
-    tensors = {f"{root}.embeddings.cls_token": noise(1, 1, D)}
-    if distilled:
-        tensors[f"{root}.embeddings.distillation_token"] = noise(1, 1, D)
-    tensors[f"{root}.embeddings.position_embeddings"] = noise(1, PATCHES + 1 + distilled, D)
-    tensors[f"{root}.embeddings.patch_embeddings.projection.weight"] = noise(D, 3, PATCH, PATCH)
-    tensors[f"{root}.embeddings.patch_embeddings.projection.bias"] = noise(D)
-    for index in range(LAYERS):
-        layer = f"{root}.encoder.layer.{index}"
-        for part in ("query", "key", "value"):
-            tensors |= linear(f"{layer}.attention.attention.{part}", D, D)
-        tensors |= linear(f"{layer}.attention.output.dense", D, D)
-        tensors |= linear(f"{layer}.intermediate.dense", HIDDEN, D) | linear(f"{layer}.output.dense", D, HIDDEN)
-        tensors |= norm(f"{layer}.layernorm_before") | norm(f"{layer}.layernorm_after")
-    return tensors | norm(f"{root}.layernorm") | linear("classifier", classes, D)
-
-
-def clip_tensors(*, siglip: bool) -> dict[str, Tensor]:
-    """The vision models of CLIP and SigLIP with a classifier."""
-    root = "vision_model"
-    tensors = {f"{root}.embeddings.patch_embedding.weight": noise(D, 3, PATCH, PATCH)}
-    if siglip:
-        tensors[f"{root}.embeddings.patch_embedding.bias"] = noise(D)
-        tensors |= {f"{root}.head.probe": noise(1, 1, D)} | norm(f"{root}.head.layernorm")
-        tensors[f"{root}.head.attention.in_proj_weight"] = noise(3 * D, D)
-    else:
-        tensors |= {f"{root}.embeddings.class_embedding": noise(D)} | norm(f"{root}.pre_layrnorm")
-    tensors[f"{root}.embeddings.position_embedding.weight"] = noise(PATCHES + (not siglip), D)
-    for index in range(LAYERS):
-        layer = f"{root}.encoder.layers.{index}"
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            tensors |= linear(f"{layer}.self_attn.{part}", D, D)
-        tensors |= linear(f"{layer}.mlp.fc1", HIDDEN, D) | linear(f"{layer}.mlp.fc2", D, HIDDEN)
-        tensors |= norm(f"{layer}.layer_norm1") | norm(f"{layer}.layer_norm2")
-    return tensors | norm(f"{root}.post_layernorm") | linear("classifier", 3, D)
-
-
-def dinov2_tensors(*, registers: int = 0) -> dict[str, Tensor]:
-    tensors = {}
-    for name, tensor in vit_tensors("dinov2").items():
-        name = name.replace("layernorm_before", "norm1").replace("layernorm_after", "norm2")
-        name = name.replace("intermediate.dense", "mlp.fc1")
-        tensors[name if "attention" in name else name.replace(".output.dense", ".mlp.fc2")] = tensor
-    for index in range(LAYERS):
-        for number in (1, 2):
-            tensors[f"dinov2.encoder.layer.{index}.layer_scale{number}.lambda1"] = 1 + noise(D)
-    if registers:
-        tensors["dinov2.embeddings.register_tokens"] = noise(1, registers, D)
-    return tensors | {"dinov2.embeddings.mask_token": noise(1, D), "classifier.weight": noise(3, 2 * D)}
 
 
 def apply(tensors: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -178,32 +128,6 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 def tanh_gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-CONFIG = {
-    "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": HIDDEN,
-    "image_size": SIZE, "patch_size": PATCH, "num_channels": 3,
-}  # fmt: skip
-PROCESSOR = {
-    "do_resize": True, "size": {"height": 40, "width": 40}, "resample": 3, "do_center_crop": True,
-    "crop_size": {"height": 32, "width": 32}, "do_normalize": True, "image_mean": [0.4, 0.5, 0.6],
-    "image_std": [0.2, 0.25, 0.3], "image_processor_type": "DeiTImageProcessor", "rescale_factor": 1 / 255,
-}  # fmt: skip
-
-
-def folder(
-    path: Path, tensors: dict[str, Tensor], config: dict[str, Any], processor: dict[str, Any] | None = PROCESSOR
-) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(config))
-    if processor is not None:
-        (path / "preprocessor_config.json").write_text(json.dumps(processor))
-    return path
-
-
-def config_of(kind: str, **changes: Any) -> dict[str, Any]:
-    return {"model_type": kind, "id2label": NAMES, **CONFIG, **changes}
 
 
 def converted(path: Path, **given: Any) -> Model:
@@ -399,6 +323,57 @@ def test_preprocessing_that_cannot_be_followed_is_refused(tmp_path: Path, proces
         converted(folder(tmp_path / "vit", vit_tensors(), config_of("vit"), {**PROCESSOR, **processor}))
 
 
+JUNK: tuple[Any, ...] = (None, True, -1, 10**12, float("nan"), "x", [], {"height": -1})
+
+
+def test_junk_in_the_settings_is_a_sentence_or_harmless() -> None:
+    tensors = vit_tensors()
+    for name in {**config_of("vit"), "hidden_act": 0, "layer_norm_eps": 0, "vision_config": 0}:
+        for value in JUNK:
+            with suppress(DataError, UsageError):
+                from_state(tensors, config=config_of("vit", **{name: value}), processor=PROCESSOR)
+    for name in (*PROCESSOR, "do_rescale"):
+        for value in JUNK:
+            with suppress(DataError, UsageError):
+                from_state(tensors, config=config_of("vit"), processor={**PROCESSOR, name: value})
+    state, small = timm_vit().state_dict(), {"architecture": "vit_base_patch16_224", "model_args": {"depth": LAYERS}}
+    for name in ("architecture", "model_args", "pretrained_cfg", "label_names", "input_size", "mean", "crop_pct"):
+        for value in JUNK:
+            for config in ({name: value}, {"pretrained_cfg": {name: value}}):
+                with suppress(DataError, UsageError):
+                    from_state(state, config=small | config)
+
+
+def test_a_processor_for_another_size_than_the_positions(tmp_path: Path) -> None:
+    """The architecture's name says the size where the options do not."""
+    with torch.device("meta"):
+        shapes = timm.create_model("vit_tiny_patch16_224", num_classes=3).state_dict()
+    found = from_state({name: torch.zeros(tensor.shape) for name, tensor in shapes.items()})
+    found = replace(found, preprocess=Preprocess(384, 384))
+    assert found.options == {}
+    with pytest.raises(DataError, match=r"prepared for 384 x 384 pixels.*positions are for 224 x 224"):
+        from_checkpoint(found, "abc")
+
+
+def test_training_resamples_positions_to_the_size_of_the_images(tmp_path: Path) -> None:
+    processor = {**PROCESSOR, "size": {"height": 48, "width": 48}, "crop_size": 48}
+    path = folder(tmp_path / "vit", vit_tensors(), config_of("vit"), processor)
+    model = create_model(None, ("cat", "dog", "hen"), weights=path)
+    assert model.card.preprocess.size == 48 and model(torch.randn(1, 3, 48, 48)).shape == (1, 3)
+    assert torch.equal(model.head.weight, vit_head(path)), "the same classes by name: the head is kept"
+    other = create_model(None, ("cat", "dog", "cow"), weights=path, img_size=64)
+    assert other.card.preprocess.size == 64 and not torch.equal(other.head.weight, vit_head(path))
+
+
+def vit_head(path: Path) -> Tensor:
+    return read_state(path / "model.safetensors")["classifier.weight"]
+
+
+def test_an_architecture_needs_weights_or_a_name() -> None:
+    with pytest.raises(UsageError, match="`arch` must be given where there are no `weights`"):
+        create_model(None, 3)
+
+
 def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     path = folder(tmp_path / "vit", vit_tensors(), config_of("vit"))
     (path / "config.json").write_text("{")
@@ -467,7 +442,7 @@ def test_a_head_of_its_own(head: str) -> None:
     own |= {f"{head}.weight": state["head.weight"], f"{head}.bias": state["head.bias"]}
     own |= {"criterion.weight": torch.ones(3)}
     found = from_state(own)
-    assert found.notes == ("1 tensors beside the model are left out, the first of them criterion.weight.",)
+    assert found.notes == ("Left out, as no part of the model: criterion.weight.",)
     with torch.no_grad():
         assert torch.equal(from_checkpoint(found, "abc")(images()), theirs(images()))
 
@@ -590,7 +565,7 @@ def test_tensors_that_do_not_fit_are_named() -> None:
     for change, said in (
         ({"blocks.1.norm1.weight": torch.zeros(3)}, r"wrong shape: \['blocks.1.norm1.weight is \(3,\)"),
         ({"blocks.1.extra": torch.zeros(3)}, r"not known: \['blocks.1.extra'\]"),
-        ({"norm.weight": torch.ones(128, dtype=torch.int8)}, r"norm.weight is \(128,\) torch.int8, not"),
+        ({"norm.weight": torch.ones(128, dtype=torch.int8)}, r"norm.weight is \(128,\) of torch.int8, not"),
         ({"norm.weight": torch.full((128,), math.nan)}, r"not finite, in 1 tensors \(first: norm.weight\)"),
     ):
         with pytest.raises(DataError, match=said):
@@ -657,7 +632,7 @@ def test_a_compressed_archive_is_not_unpacked(tmp_path: Path) -> None:
 
 def test_sizes_are_those_of_the_tensors(tmp_path: Path) -> None:
     """A config that asks for a huge model is compared with the tensors on a device without memory."""
-    cases = (({"depth": 60_000}, "depth is 60000, but the file has"), ({"embed_dim": 60_000}, "gives out 60000"))
+    cases = (({"depth": 60_000}, "depth is 60000, but the file has"), ({"embed_dim": 60_000}, "not .60000,"))
     for options, said in cases:
         config = {"architecture": "vit_base_patch16_224", "model_args": options}
         with pytest.raises(DataError, match=said):
@@ -689,7 +664,7 @@ def test_a_model_on_the_hub_is_fetched_only_when_named(tmp_path: Path, monkeypat
         read_foreign("hf-hub:somebody/model")
 
     def offline(repo: str, file: str, *, revision: str | None) -> str:
-        raise LocalEntryNotFoundError("no connection\nand more")
+        raise LocalEntryNotFoundError("some lines\nand more")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     with pytest.raises(DataError, match=r"could not be fetched .*\(no connection\).*give their folder"):

@@ -28,7 +28,7 @@ class Checkpoint:
     """its timm architecture (default: recognised from the tensors)"""
     classes: Path | None = None
     """text file with one class name per line in the order of the logits, or a JSON list, or `imagenet`
-    (default: the names beside the weights)"""
+    for n01440764 and so on (default: the names beside the weights)"""
     out: Path = Path("model.safetensors")
     """model file to write"""
 
@@ -60,7 +60,7 @@ COMMAND = Command(
 def run(argv: list[str]) -> None:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     given, how = parse(COMMAND, argv)
-    from dept.io import check_output, file_sha256
+    from dept.io import check_output, file_sha256, is_dept_file
     from dept.models.checkpoint import changed_preprocess, read_classes
     from dept.models.files import save_model
     from dept.models.foreign.read import read_foreign
@@ -68,6 +68,8 @@ def run(argv: list[str]) -> None:
     from dept.runs.words import adapt_command
 
     check_output(given.out, keep=Path.exists)
+    if is_dept_file(given.checkpoint):
+        raise UsageError(f"{given.checkpoint} is a dept file already: there is nothing to convert.")
     names = None if given.classes is None else read_classes(given.classes)
     found = read_foreign(given.checkpoint, arch=given.arch, options=how.options())
     model = from_checkpoint(found, names or class_names(found))
@@ -78,7 +80,7 @@ def run(argv: list[str]) -> None:
     path = save_model(model, given.out)
     for note in found.notes:
         say(f"Note: {note}")
-    say(f"{found.layout}, as timm's {model.card.arch} {model.card.options or ''}")
+    say(f"Architecture: {found.described()}")
     say(
         f"{len(model.classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size} ({pre.interpolation}), "
         f"mean {pre.mean}, std {pre.std}."

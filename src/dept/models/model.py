@@ -12,7 +12,7 @@ from typing import Any
 import timm
 import torch
 from timm.data import ImageNetInfo, resolve_model_data_config
-from torch import nn
+from torch import Tensor, nn
 
 from dept.core.domains import Domains
 from dept.core.vit import AdaptedModel, fresh_prompts
@@ -105,8 +105,7 @@ def create_model(
         torch.manual_seed(seed)
         classifier = _loaded(found) if found else timm_model(arch, options, pretrained=pretrained)
         head = _head(classifier, names, found.classes if found else None, fresh=not (pretrained or weights))
-        preprocess = (found.preprocess if found else None) or _preprocess(classifier, options)
-        card = Card(arch, names, preprocess, options=dict(options))
+        card = Card(arch, names, _preprocess(classifier, options, found), options=dict(options))
         classifier.reset_classifier(0)
         return Model(classifier, head, card, stages=stages, prompts=prompts)
 
@@ -116,15 +115,21 @@ def _starting_point(weights: str | Path, arch: str | None, options: Options) -> 
     found = read_foreign(weights, arch=arch, options=options)
     _check_finite(found)
     if arch is None:
-        progress.info("Weights: %s, as timm's %s %s", found.layout, found.arch, found.options or "")
+        progress.info("Architecture: %s", found.described())
     for note in found.notes:
         progress.info("Note: %s", note)
-    pre, size = found.preprocess, options.get("img_size")
-    if pre is not None and size is not None and size != pre.size:
-        pre = replace(pre, size=size, resize=round(size * pre.resize / pre.size))
-    elif pre is not None and found.layout != "timm" and found.options.get("img_size", pre.size) != pre.size:
+    pre, asked = found.preprocess, options.get("img_size")
+    if pre is not None and asked not in (None, pre.size):
+        pre = replace(pre, size=asked, resize=round(asked * pre.resize / pre.size))
+    elif pre is not None and _fixed_size(found) not in (None, pre.size):
         found.options["img_size"] = pre.size  # as DINOv2's, whose positions are for larger images
     return replace(found, preprocess=pre)
+
+
+def _fixed_size(found: Foreign) -> int | None:
+    """The side of the images that the model is built for; None if it takes images of any size."""
+    config = timm.get_pretrained_cfg(found.arch)
+    return int(found.options.get("img_size", config.input_size[-1])) if config.fixed_input_size else None
 
 
 def _loaded(found: Foreign) -> Any:
@@ -143,24 +148,20 @@ def _loaded(found: Foreign) -> Any:
 
 def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
     """A plain model from a user's classifier; every tensor must find its place."""
-    if found.head.weight is None:
-        raise DataError(
-            f"The checkpoint cannot be converted. {found.head.missing} "
-            "`dept train SOURCE` with it as `weights` trains a new head on its backbone."
-        )
+    _check_fit(found)
+    _check_finite(found)
+    assert found.head.weight is not None
     rows = len(found.head.weight)
     if rows != len(classes):
         raise DataError(f"The classifier has {rows} outputs, but there are {len(classes)} class names.")
-    _check_finite(found)
-    _check_fit(found)
     backbone = timm_model(found.arch, found.options, num_classes=0)
     backbone.load_state_dict({n: t for n, t in found.state.items() if n not in UNUSED})
     head = nn.Linear(feature_width(backbone), rows)
     bias = torch.zeros(rows) if found.head.bias is None else found.head.bias
     head.load_state_dict({"weight": found.head.weight, "bias": bias})
-    preprocess = found.preprocess or _preprocess(backbone, found.options)
-    size = found.options.get("img_size", preprocess.size)
-    if preprocess.size != size:
+    preprocess = _preprocess(backbone, found.options, found)
+    size = _fixed_size(found)
+    if size not in (None, preprocess.size):
         raise DataError(
             f"The images are prepared for {preprocess.size} x {preprocess.size} pixels, but the model's positions are "
             f"for {size} x {size}. Correct the size in preprocessor_config.json."
@@ -169,20 +170,30 @@ def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
 
 
 def _check_fit(found: Foreign) -> None:
-    """Refuse tensors that timm's architecture does not have, or has in another shape."""
+    """Refuse tensors that timm's architecture does not have, or has in another shape, and a model without head."""
     own = skeleton(found.arch, found.options).state_dict()
     state = {name: tensor for name, tensor in found.state.items() if name not in UNUSED}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     shapes = [
-        f"{n} is {tuple(state[n].shape)} {state[n].dtype}, not {tuple(own[n].shape)} {own[n].dtype}"
+        f"{n} is {_kind(state[n])}, not {_kind(own[n])}"
         for n in own.keys() & state.keys()
-        if state[n].shape != own[n].shape or state[n].dtype != own[n].dtype
+        if _kind(state[n]) != _kind(own[n])
     ]
+    if found.head.weight is None and not (missing or shapes):
+        raise DataError(
+            f"The checkpoint cannot be converted. {found.head.missing} "
+            "`dept train SOURCE` with it as `weights` trains a new head on its backbone."
+        )
     if missing or unknown or shapes:
         raise DataError(
             f"The checkpoint does not fit {found.arch!r}. Missing: {missing[:3] or 'nothing'}; "
             f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
         )
+
+
+def _kind(tensor: Tensor) -> str:
+    """The shape of a tensor and, if it is not the usual one, the type of its numbers."""
+    return f"{tuple(tensor.shape)}" if tensor.dtype == torch.float32 else f"{tuple(tensor.shape)} of {tensor.dtype}"
 
 
 def _check_finite(found: Foreign) -> None:
@@ -245,14 +256,22 @@ def _head(backbone: Any, names: tuple[str, ...], known: tuple[str, ...] | None, 
     return head
 
 
-def _preprocess(backbone: Any, options: dict[str, Any]) -> Preprocess:
-    """Size and normalisation from timm's config of the model; the resize rule is the authors' (256 for 224)."""
-    config = resolve_model_data_config(backbone)
-    size = int(options.get("img_size", config["input_size"][-1]))
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    if options.get("in_chans", 3) == 1:
-        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
-    return Preprocess(size=size, resize=round(size * 256 / 224), mean=mean, std=std)
+def _preprocess(backbone: Any, options: dict[str, Any], found: Foreign | None = None) -> Preprocess:
+    """As the files beside the weights say. Otherwise size and normalisation are timm's, and the resize rule is the
+    authors' (256 for 224).
+    """
+    pre = None if found is None else found.preprocess
+    if pre is None:
+        config = resolve_model_data_config(backbone)
+        size = int(options.get("img_size", config["input_size"][-1]))
+        mean, std = tuple(config["mean"]), tuple(config["std"])
+        pre = Preprocess(size=size, resize=round(size * 256 / 224), mean=mean, std=std)
+    channels = options.get("in_chans", 3)
+    if channels == 1 and pre.channels == 3:
+        pre = replace(pre, mean=(sum(pre.mean) / 3,), std=(sum(pre.std) / 3,))
+    if channels != pre.channels:
+        raise UsageError(f"The model reads {channels} channels; images are prepared with {pre.channels} (1 or 3).")
+    return pre
 
 
 def with_history(model: Model, **entries: Any) -> None:

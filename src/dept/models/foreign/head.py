@@ -46,11 +46,11 @@ def find_head(tensors: dict[str, Tensor], width: int) -> Head:
     reads = tensors[name].shape[1]
     if reads == 2 * width:
         return Head(
-            missing=f"Its classifier {name} reads {reads} features, CLS beside the mean of the patches (as DINOv2's "
+            missing=f"Its classifier ({name}) reads {reads} features, CLS beside the mean of the patches (as DINOv2's "
             f"does). timm's models give out one of the two, {width} features, so it cannot be converted exactly."
         )
     if reads != width:
-        return Head(missing=f"Its classifier {name} reads {reads} features, but the model gives out {width}.")
+        return Head(missing=f"Its classifier ({name}) reads {reads} features, but the model gives out {width}.")
     names = (name, f"{name.removesuffix('weight')}bias")
     module = _module(name)
     if module and (others := [one for one in tensors if one.startswith(module) and one not in names]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ SCHEME = "hf-hub:"
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """in the order of preference"""
+progress = logging.getLogger("dept.progress")
 _NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?")
 
 
@@ -22,6 +24,9 @@ def fetch(name: str) -> Path:
     repo, revision = match[1], match[2]
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    progress.info("Fetching %s from the Hugging Face hub …", repo)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would print a line for every attempt
 
     def download(file: str) -> Path | None:
         """The file; None if the model has no such file."""
@@ -37,7 +42,8 @@ def fetch(name: str) -> Path:
         weights = next((path for path in map(download, WEIGHTS) if path is not None), None)
         download(PROCESSOR)
     except Exception as error:  # the hub raises many types: no network, no such model, no permission, a full disk
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        offline = isinstance(error, LocalEntryNotFoundError)
+        reason = "no connection" if offline else (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{repo} could not be fetched from the Hugging Face hub ({reason}). Check the name and the network, or "
             "download its files elsewhere and give their folder."

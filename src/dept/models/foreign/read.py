@@ -52,6 +52,11 @@ class Foreign:
     notes: tuple[str, ...] = ()
     """what the user should know"""
 
+    def described(self) -> str:
+        """The architecture with its options, and where it comes from."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.arch}{f' with {options}' if options else ''}, from a {self.layout} checkpoint"
+
 
 @dataclass
 class Beside:
@@ -196,7 +201,7 @@ def _parted(arch: str, inside: Tensors, outside: Tensors, beside: Beside, title:
     head = find_head({**{n: t for n, t in inside.items() if n not in own}, **outside}, feature_width(made))
     left = [name for name in outside if name not in head.names]
     if left:
-        beside.notes.append(f"{len(left)} tensors beside the model are left out, the first of them {left[0]}.")
+        beside.notes.append(f"Left out, as no part of the model: {', '.join(left[:3])}{' …' if left[3:] else ''}.")
     state = {name: tensor for name, tensor in inside.items() if name not in head.names}
     return Foreign(
         arch, beside.options, state, head, beside.classes, beside.preprocess, title, notes=tuple(beside.notes)
