@@ -158,6 +158,14 @@ def read_meta(path: str | Path) -> dict[str, Any]:
         return meta
 
 
+def is_dept_file(path: str | Path) -> bool:
+    """Whether this is a file that dept wrote."""
+    try:
+        return bool(read_meta(path))
+    except DataError:
+        return False
+
+
 def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors of a dept file; no tensor is read."""
     with _opened(Path(path)) as (file, _):

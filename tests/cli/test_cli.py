@@ -168,7 +168,7 @@ def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     refusal = fails(capsys, ["convert", tmp_path / "nan.safetensors", *base[2:], *out], 3)
     assert "not finite, in 1 tensors (first: norm.weight)" in refusal
     classes.write_text("blue\ngreen\n")
-    assert "with 2 classes" in fails(capsys, [*base, *out], 3)
+    assert "has 3 outputs, but there are 2 class names" in fails(capsys, [*base, *out], 3)
     assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)
     for content in (b'["blue", "gre', b"blau\ngr\xfcn\n"):
         classes.write_bytes(content)

@@ -26,7 +26,7 @@ from dept.models.files import (
     save_adapter,
     save_model,
 )
-from dept.models.model import Model, fingerprint, with_history
+from dept.models.model import Model, create_model, fingerprint, with_history
 from support import same_bits, state_of, tiny_model
 
 SRC = Path(files.__file__).parent
@@ -380,6 +380,7 @@ def test_files_of_the_first_format_are_read_and_say_what_they_lack(
         ({"options": {"pretrained_cfg": {"file": "x"}}}, "'pretrained_cfg' is not supported"),
         ({"options": {"depth": 10**6}}, "must be a plain value"),
         ({"options": {"depth": 20_000}}, "depth is 20000"),
+        ({"arch": "resnet18", "options": {"layers": [2, 2, 2, 20_000]}}, r"layers is .*, but the file has"),
         ({"options": {"embed_dim": 65_000, "num_heads": 2, "depth": 4}}, "do not fit"),
         ({"stages": 10**9, "prompts": 10**9}, "prompts, but tensors of 2 x 3"),
         ({"classes": ["a"]}, "1 class names for a head of 3 outputs"),
@@ -399,6 +400,16 @@ def test_metadata_is_checked_before_anything_is_built(
     write_tensors(saved[0], tensors, meta | change)
     with pytest.raises(DataError, match=said):
         load_model(saved[0])
+
+
+def test_tables_that_no_file_holds_are_bounded(tmp_path: Path) -> None:
+    """Rotations are computed for the image size, which the tensors of such a model do not show."""
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "depth": 1}
+    path = save_model(create_model("vit_small_patch16_rope_224", 3, **small), tmp_path / "model.safetensors")
+    tensors, meta = read_tensors(path, "model")
+    write_tensors(path, tensors, meta | {"options": small | {"img_size": 65_536}})
+    with pytest.raises(DataError, match=r"tables of 2,147,483,\d+ numbers beside its weights"):
+        load_model(path)
 
 
 def test_numbers_that_are_not_finite_are_neither_written_nor_read(saved: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,49 +1,58 @@
-"""`dept convert CHECKPOINT --arch A --classes FILE`."""
+"""`dept convert CHECKPOINT`."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import TimmOptions
 from dept.cli.show import say, show
+from dept.errors import UsageError
+
+if TYPE_CHECKING:
+    from dept.models.foreign.read import Foreign
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A classifier that was trained elsewhere."""
 
-    checkpoint: Annotated[Path, Positional("CHECKPOINT")]
-    """.pt, .pth or .safetensors with the weights of a timm classifier (loaded without running any code in it)"""
-    arch: str
-    """its timm architecture"""
-    classes: Path
-    """text file with one class name per line in the order of the logits, or a JSON list"""
+    checkpoint: Annotated[str, Positional("CHECKPOINT")]
+    """weights file (.safetensors, .pt, .pth, .ckpt, .bin; no code in it is run), Hugging Face folder, or
+    hf-hub:USER/MODEL"""
+    arch: str | None = None
+    """its timm architecture (default: recognised from the tensors)"""
+    classes: Path | None = None
+    """text file with one class name per line in the order of the logits, or a JSON list, or `imagenet`
+    for n01440764 and so on (default: the names beside the weights)"""
     out: Path = Path("model.safetensors")
     """model file to write"""
 
 
 @dataclass(frozen=True)
 class Preprocessing(TimmOptions):
-    """How it was trained."""
+    """How it was trained; by default as the files beside the weights say, or as timm does it."""
 
     mean: tuple[float, ...] | None = None
-    """normalisation it was trained with (default: timm's for this architecture)"""
+    """normalisation it was trained with"""
     std: tuple[float, ...] | None = None
-    """normalisation it was trained with (default: timm's for this architecture)"""
+    """normalisation it was trained with"""
     resize: int | None = None
-    """side before the centre crop (default: size · 256 / 224)"""
-    rule: Literal["squash", "shorter", "none"] = "squash"
+    """side before the centre crop (otherwise size · 256 / 224)"""
+    rule: Literal["squash", "shorter", "none"] | None = None
     """squash: to a square; shorter: the shorter side, aspect kept; none: images already have the right size"""
+    interpolation: Literal["bilinear", "bicubic"] | None = None
+    """how images are resized"""
 
 
 COMMAND = Command(
     "convert",
-    "Convert your own checkpoint into a model file.",
+    "Convert your own checkpoint into a model file.\n\nReads timm and torchvision state dicts, also inside those of "
+    "Lightning or AutoGluon, and folders of transformers (ViT, DeiT, CLIP, SigLIP) and of timm.",
     {"Input and output": Checkpoint, "Model": Preprocessing},
 )
 
@@ -51,21 +60,45 @@ COMMAND = Command(
 def run(argv: list[str]) -> None:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     given, how = parse(COMMAND, argv)
-    from dept.io import check_output
-    from dept.models.checkpoint import changed_preprocess, read_classes, read_state
+    from dept.io import check_output, file_sha256, is_dept_file
+    from dept.models.checkpoint import changed_preprocess, read_classes
     from dept.models.files import save_model
-    from dept.models.model import from_checkpoint
+    from dept.models.foreign.read import read_foreign
+    from dept.models.model import from_checkpoint, with_history
     from dept.runs.words import adapt_command
 
     check_output(given.out, keep=Path.exists)
-    classes = read_classes(given.classes)
-    model = from_checkpoint(given.arch, classes, read_state(given.checkpoint), **how.options())
+    if is_dept_file(given.checkpoint):
+        raise UsageError(f"{given.checkpoint} is a dept file already: there is nothing to convert.")
+    names = None if given.classes is None else read_classes(given.classes)
+    found = read_foreign(given.checkpoint, arch=given.arch, options=how.options())
+    model = from_checkpoint(found, names or class_names(found))
     changes = {"mean": how.mean, "std": how.std, "resize": how.resize, "rule": how.rule}
-    pre = changed_preprocess(model.card.preprocess, **changes)
+    pre = changed_preprocess(model.card.preprocess, **changes, interpolation=how.interpolation)
     model.card = replace(model.card, preprocess=pre)
+    with_history(model, converted={"file": found.file.name, "sha256": file_sha256(found.file), "layout": found.layout})
     path = save_model(model, given.out)
+    for note in found.notes:
+        say(f"Note: {note}")
+    say(f"Architecture: {found.described()}")
     say(
-        f"{len(classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size}, mean {pre.mean}, std {pre.std}. "
-        "If the model was trained with another normalisation, give --mean and --std: predictions depend on it."
+        f"{len(model.classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size} ({pre.interpolation}), "
+        f"mean {pre.mean}, std {pre.std}."
     )
-    show(f"Model: {path}\nNext:  dept evaluate {shlex.quote(str(path))} LABELLED\n       {adapt_command(model, path)}")
+    if found.preprocess is None and (how.mean is None or how.std is None):
+        say("The normalisation is not in the file. If it was another, give --mean and --std: predictions depend on it.")
+    file = shlex.quote(str(path))
+    show(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       {adapt_command(model, path)}")
+    show(f"       dept stats {file} SOURCE        (what the methods cfa and eata need to know about the source)")
+
+
+def class_names(found: Foreign) -> tuple[str, ...]:
+    """The names beside the weights; a UsageError if there are none."""
+    if found.classes is not None or found.head.weight is None:
+        return found.classes or ()
+    rows = len(found.head.weight)
+    hint = " or give `classes=imagenet`" if rows == 1000 else ""
+    raise UsageError(
+        f"The checkpoint has {rows} classes but not their names. Write them to a text file, one per line in the order "
+        f"of the logits, and give it as `classes`{hint}."
+    )

@@ -12,6 +12,8 @@ from dept.cli.parse import parse
 from dept.cli.parts import RunOutput, TimmOptions
 from dept.cli.show import show_run
 
+DEFAULT_ARCH = "vit_base_patch16_224.augreg_in21k_ft_in1k"
+
 
 @dataclass(frozen=True)
 class TrainInput:
@@ -25,16 +27,17 @@ class TrainInput:
 class NewModel(TimmOptions):
     """The model to train."""
 
-    arch: str = "vit_base_patch16_224.augreg_in21k_ft_in1k"
-    """any timm architecture; prompts need a plain ViT"""
+    arch: str | None = None
+    """any timm architecture; prompts need a ViT (default: that of `weights`, else
+    vit_base_patch16_224.augreg_in21k_ft_in1k)"""
     stages: int = 4
     """M: 1, 4 or 12 for DePT-S, -G or -D on twelve layers; 0 for a plain model"""
     prompts: int = 50
     """P, prompts per stage; 0 for a plain model"""
     pretrained: bool = True
     """start from timm's weights (downloaded), unless `weights` is given"""
-    weights: Path | None = None
-    """local file of timm weights to start from"""
+    weights: str | None = None
+    """weights to start from: a local file of timm or torchvision, a Hugging Face folder, or hf-hub:USER/MODEL"""
     preset: str | None = None
     """official (the released code) or paper (cross-entropy only); by default as released, with gradients clipped"""
 
@@ -59,7 +62,7 @@ def run(argv: list[str]) -> int:
 
     images = find_sources(given.source)
     model = create_model(
-        new.arch,
+        new.arch or (None if new.weights else DEFAULT_ARCH),
         images.parts[0].classes,
         stages=new.stages,
         prompts=new.prompts,

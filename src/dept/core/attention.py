@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dept.core.trimming import project
+from dept.core.blocks import call, project, rotations
 from dept.core.vit import AdaptedModel
 
 
@@ -50,24 +50,27 @@ def prompt_attention(model: AdaptedModel, images: Tensor) -> list[StageAttention
     if model.prompts is None:
         return []
     vit: Any = model.backbone
-    x = model.embed(images).tokens
+    x, rope = model.embed(images)
     plain, count = x.shape[1], model.prompts_per_stage
     layers = len(vit.blocks) // model.stages
     found = []
-    for stage, prompts in enumerate(model.prompts):
-        x = torch.cat([x[:, :plain], prompts.expand(len(x), -1, -1)], dim=1)
-        for block in vit.blocks[stage * layers : (stage + 1) * layers - 1]:
-            x = block(x)
-        last = vit.blocks[(stage + 1) * layers - 1]
-        found.append(StageAttention(attention_weights(last, x), int(vit.num_prefix_tokens), count))
-        x = last(x)
+    for index, (block, turn) in enumerate(zip(vit.blocks, rotations(vit, rope, count), strict=True)):
+        stage, layer = divmod(index, layers)
+        if layer == 0:
+            x = torch.cat([x[:, :plain], model.prompts[stage].expand(len(x), -1, -1)], dim=1)
+        if layer == layers - 1:
+            found.append(StageAttention(attention_weights(block, x, turn), int(vit.num_prefix_tokens), count))
+        x = call(block, x, turn)
     return found
 
 
-def attention_weights(block: Any, x: Tensor) -> Tensor:
-    """softmax(q kᵀ / √d) of a timm block over tokens x (B, N, D) -> (B, heads, N, N)."""
+def attention_weights(block: Any, x: Tensor, rope: Tensor | None = None) -> Tensor:
+    """softmax(q kᵀ / √d) of a timm block over tokens x (B, N, D) -> (B, heads, N, N).
+
+    `rope` turns all tokens after the prefix (see `core.blocks.rotations`).
+    """
     normed = block.norm1(x)
-    q, k = project(block.attn, normed, "q"), project(block.attn, normed, "k")
+    q, k = project(block.attn, normed, "q", rope), project(block.attn, normed, "k", rope)
     weights: Tensor = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)
     return weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from timm.layers import RmsNorm
 from torch import nn
 
 GROUPS = ("prompts", "head", "norm", "backbone", "encoder", "all")
@@ -12,7 +13,7 @@ TRAINING_ONLY = ("projections.", "auxiliary.", "domains.")
 """prefixes of parameters that serve training losses and are never part of an adapter"""
 _BLOCK = re.compile(r"backbone\.blocks\.(\d+)\.")
 _TOP = ("backbone.norm.", "backbone.fc_norm.", "backbone.layer4.")
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+_NORMS = (nn.LayerNorm, RmsNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
 def select(model: nn.Module, *groups: str) -> list[str]:

@@ -12,37 +12,46 @@ Attention does not see the order of tokens, so the sequence [prefix, prompts, pa
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from timm.models.vision_transformer import Attention, Block
 from torch import Tensor, nn
 
+from dept.core.blocks import call, is_block, project, scaled
 from dept.core.frozen_mlp import mlp, sliceable
 
 Prefix: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Queries, keys, values of prompts, each (1 or B, heads, P, D / heads)."""
 
 
-def project_prompts(block: Block, prompts: Tensor) -> Prefix:
-    """Queries, keys and values of prompts (1 or B, P, D) in a block."""
+def project_prompts(block: Any, prompts: Tensor) -> Prefix:
+    """Queries, keys and values of prompts (1 or B, P, D) in a block. Prompts have no position: nothing turns them."""
     normed = block.norm1(prompts)
     return project(block.attn, normed, "q"), project(block.attn, normed, "k"), project(block.attn, normed, "v")
 
 
 def run_stage(
-    blocks: list[Block], x: Tensor, prompts: Tensor, prefix: Prefix, *, read: bool, queries: int | None, sliced: bool
+    blocks: list[Any],
+    ropes: list[Tensor | None],
+    x: Tensor,
+    prompts: Tensor,
+    prefix: Prefix,
+    *,
+    read: bool,
+    queries: int | None,
+    sliced: bool,
 ) -> Tensor:
     """Layers of one stage over tokens x (B, N, D) and prompts (1 or B, P, D) -> (B, N or queries [+ P], D).
 
-    Prompts are in the result only if `read`; `queries` limits the other rows to the first ones.
+    Prompts are in the result only if `read`; `queries` limits the other rows to the first ones. `ropes` are the
+    layers' `core.blocks.rotations`.
     """
     count = prompts.shape[-2]
-    for index, block in enumerate(blocks):
+    for index, (block, rope) in enumerate(zip(blocks, ropes, strict=True)):
         first, last = index == 0, index == len(blocks) - 1
         if not first and not last:
-            x = whole_block(block, x, sliced)  # prompts are ordinary tokens here
+            x = whole_block(block, x, rope, sliced)  # prompts are ordinary tokens here
             continue
         if first:  # the prompts still stand apart: their projections are shared by the batch, and kept while frozen
             others, z = x, prompts
@@ -50,12 +59,20 @@ def run_stage(
             others, z = x[:, :-count], x[:, -count:]
             prefix = project_prompts(block, z)
         keep = others.shape[1] if queries is None or not last else queries
-        x = _trimmed_block(block, others, z, prefix, keep=keep, keep_prompts=read or not last, sliced=sliced)
+        x = _trimmed_block(block, rope, others, z, prefix, keep=keep, keep_prompts=read or not last, sliced=sliced)
     return x
 
 
 def _trimmed_block(
-    block: Block, x: Tensor, z: Tensor, prefix: Prefix, *, keep: int, keep_prompts: bool, sliced: bool
+    block: Any,
+    rope: Tensor | None,
+    x: Tensor,
+    z: Tensor,
+    prefix: Prefix,
+    *,
+    keep: int,
+    keep_prompts: bool,
+    sliced: bool,
 ) -> Tensor:
     """timm's pre-norm block over [x, z], computed only for the first `keep` rows of x and, if asked, for z.
 
@@ -68,7 +85,7 @@ def _trimmed_block(
     rows = x[:, :keep]
     q_z, k_z, v_z = (t.expand(size, -1, -1, -1) for t in prefix)
     # Each by itself: a view into one joint tensor would keep all three alive, forward and backward.
-    q, k = project(attn, normed[:, :keep], "q"), project(attn, normed, "k")
+    q, k = project(attn, normed[:, :keep], "q", rope), project(attn, normed, "k", rope)
     k = torch.cat([k, k_z], dim=2)
     v = project(attn, normed, "v")
     del normed
@@ -80,35 +97,21 @@ def _trimmed_block(
     mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
     scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
     mixed = mixed if scale_norm is None else scale_norm(mixed)
-    rows = rows + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
+    rows = rows + scaled(block, 1, attn.proj_drop(attn.proj(mixed)))
     return _mlp_half(block, rows, sliced)
 
 
 def is_sliceable(block: nn.Module) -> bool:
-    """Whether this is timm's plain block with an MLP that can be run in slices."""
-    return type(block) is Block and sliceable(block.mlp)
+    """Whether this is one of timm's pre-norm blocks, with an MLP that can be run in slices."""
+    return is_block(block) and sliceable(block.mlp)
 
 
-def _mlp_half(block: Block, x: Tensor, sliced: bool) -> Tensor:
+def _mlp_half(block: Any, x: Tensor, sliced: bool) -> Tensor:
     """The second half of timm's block; `sliced` saves memory where the MLP is frozen."""
     run = partial(mlp, block.mlp) if sliced else block.mlp
-    out: Tensor = x + block.drop_path2(block.ls2(run(block.norm2(x))))
-    return out
+    return x + scaled(block, 2, run(block.norm2(x)))
 
 
-def whole_block(block: Block, x: Tensor, sliced: bool = True) -> Tensor:
+def whole_block(block: Any, x: Tensor, rope: Tensor | None, sliced: bool = True) -> Tensor:
     """timm's block over all tokens."""
-    return _mlp_half(block, x + block.drop_path1(block.ls1(block.attn(block.norm1(x)))), sliced)
-
-
-def project(attn: Attention, x: Tensor, part: str) -> Tensor:
-    """Queries, keys or values (B, heads, N, D / heads) of the tokens x (B, N, D), for `part` "q", "k" or "v"."""
-    width = attn.qkv.out_features // 3
-    first = "qkv".index(part) * width
-    bias = None if attn.qkv.bias is None else attn.qkv.bias[first : first + width]
-    flat = F.linear(x, attn.qkv.weight[first : first + width], bias)
-    heads = flat.view(*flat.shape[:2], attn.num_heads, -1).transpose(1, 2)
-    if part == "v":
-        return heads
-    normed: Tensor = attn.q_norm(heads) if part == "q" else attn.k_norm(heads)
-    return normed
+    return _mlp_half(block, x + scaled(block, 1, call(block.attn, block.norm1(x), rope)), sliced)

@@ -1,6 +1,6 @@
 """AdaptedModel: a timm backbone whose prompts and head are arguments of the forward.
 
-Prompts need a plain ViT, whose layers `core.trimming` runs; without prompts any timm classifier will do.
+Prompts need a ViT whose blocks `core.blocks` knows and `core.trimming` runs. Without prompts any timm classifier works.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
+from dept.core.blocks import call, check_promptable, embed, is_transformer, rotations
 from dept.core.domains import Domains
 from dept.core.projection import ProjectionHead
 from dept.core.trimming import Prefix, is_sliceable, project_prompts, run_stage, whole_block
@@ -32,9 +32,13 @@ class Output(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """Images after the patch embedding, tokens (B, N, D): computed once, read by several adapters."""
+    """Images after the patch embedding, tokens (B, N, D): computed once, read by several adapters.
+
+    `rope` holds the rotations of the patches (see `core.blocks.embed`), which are the same for every image.
+    """
 
     tokens: Tensor
+    rope: Tensor | None = None
 
 
 class AdaptedModel(nn.Module):
@@ -112,20 +116,19 @@ class AdaptedModel(nn.Module):
     def configure(self, *, amp: bool = False, compile: bool = False, checkpointing: bool = False) -> None:
         """How the backbone is run: bf16 autocast, torch.compile, activations recomputed stage by stage.
 
-        Without prompts they are recomputed block by block, which needs the blocks of a plain ViT.
+        Without prompts they are recomputed block by block, which needs the blocks of a ViT.
         """
-        if checkpointing and type(self.backbone) is not VisionTransformer:
+        if checkpointing and not is_transformer(self.backbone):
             name = type(self.backbone).__name__
-            raise ValueError(f"checkpointing needs the blocks of a plain timm VisionTransformer; this is a {name}.")
+            raise ValueError(f"checkpointing needs the blocks of timm's VisionTransformer or Eva; this is a {name}.")
         self.amp, self.checkpointing = amp, checkpointing
         if compile:
             self._features = torch.compile(self._features)  # type: ignore[method-assign]
 
     def embed(self, images: Tensor) -> Embedded:
-        """The tokens that enter the first block; plain ViTs only."""
-        vit = self.backbone
-        assert isinstance(vit, VisionTransformer)
-        return Embedded(vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images)))))
+        """The tokens that enter the first block; ViTs only."""
+        assert is_transformer(self.backbone)
+        return Embedded(*embed(self.backbone, images))
 
     def _features(
         self, images: Tensor | Embedded, prompts: Tensor | None, read: bool
@@ -134,9 +137,9 @@ class AdaptedModel(nn.Module):
             if isinstance(images, Embedded):
                 raise ValueError("A model without prompts runs timm's own forward: give it images, not tokens.")
             return self._plain_features(images), ()
-        vit = self.backbone
-        assert isinstance(vit, VisionTransformer)
-        x = (images if isinstance(images, Embedded) else self.embed(images)).tokens
+        vit: Any = self.backbone
+        x, rope = images if isinstance(images, Embedded) else self.embed(images)
+        ropes = rotations(vit, rope, prompts.shape[-2])
         # Leading tokens that the pooling reads: 1 for CLS, all for average and attention pooling.
         plain, pooled = x.shape[1], 1 if vit.global_pool == "token" else None
         per_stage = prompts.unbind(-3) if prompts.dim() == 4 else prompts.unsqueeze(1).unbind(0)
@@ -145,10 +148,12 @@ class AdaptedModel(nn.Module):
         for stage, fresh in enumerate(per_stage):  # fresh: (1 or B, P, D)
             last_stage = stage == len(per_stage) - 1
             # [DePT Eq. stages] the prompts of the stage before are dropped (`x[:, :plain]` below), fresh ones enter.
-            blocks = list(vit.blocks[stage * layers : (stage + 1) * layers])
+            own = slice(stage * layers, (stage + 1) * layers)
+            blocks = list(vit.blocks[own])
             recompute = self.checkpointing and torch.is_grad_enabled()
             # Recomputing stops at the last tensor that the backward needs; a sliced MLP would hide that point.
-            run = partial(run_stage, blocks, read=read, queries=pooled if last_stage else None, sliced=not recompute)
+            queries = pooled if last_stage else None
+            run = partial(run_stage, blocks, ropes[own], read=read, queries=queries, sliced=not recompute)
             prefix = self._prefix(stage, blocks[0], fresh, prompts)
             if recompute:
                 x = checkpoint(run, x[:, :plain], fresh, prefix, use_reentrant=False)
@@ -164,20 +169,23 @@ class AdaptedModel(nn.Module):
     def _plain_features(self, images: Tensor) -> Tensor:
         """timm's own forward; in training, with what saves memory.
 
-        That is, blocks that are recomputed, or, if only a part of a plain ViT is tuned (LayerNorms), sliced MLPs.
+        That is, blocks that are recomputed, or, if only a part of a ViT is tuned (LayerNorms), sliced MLPs.
         """
         vit: Any = self.backbone
-        sliced = type(vit) is VisionTransformer and all(map(is_sliceable, vit.blocks))
+        sliced = is_transformer(vit) and all(map(is_sliceable, vit.blocks))
         if torch.is_grad_enabled() and (self.checkpointing or sliced):
-            x = self.embed(images).tokens
-            for block in vit.blocks:
-                x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else whole_block(block, x)
+            x, rope = self.embed(images)
+            for block, turn in zip(vit.blocks, rotations(vit, rope, 0), strict=True):
+                if self.checkpointing:
+                    x = checkpoint(call, block, x, turn, use_reentrant=False)
+                else:
+                    x = whole_block(block, x, turn)
             features: Tensor = vit.forward_head(vit.norm(x), pre_logits=True)
         else:
             features = vit(images)
         return features
 
-    def _prefix(self, stage: int, block: Block, prompts: Tensor, owner: Tensor) -> Prefix:
+    def _prefix(self, stage: int, block: Any, prompts: Tensor, owner: Tensor) -> Prefix:
         """Projections of a stage's prompts in its first layer; kept from call to call while nothing changes.
 
         Kept with the tensors they come from and their versions, so that any in-place change (an EMA step, an
@@ -185,7 +193,7 @@ class AdaptedModel(nn.Module):
         """
         if torch.is_grad_enabled() or self.amp or owner.dim() == 4 or owner.is_inference() or is_compiling():
             return project_prompts(block, prompts)
-        inputs = [owner, *block.norm1.parameters(), *block.attn.qkv.parameters()]
+        inputs = [owner, *block.norm1.parameters(), *block.attn.parameters()]
         # `model.to(…)` swaps the storage below a parameter without a new version: hence the address.
         versions = [(tensor._version, tensor.data_ptr()) for tensor in inputs]
         kept = self._prefixes.get(stage)
@@ -226,32 +234,6 @@ def fresh_prompts(stages: int, prompts: int, width: int) -> Tensor:
     """Prompts (M, P, D), Xavier-uniform on (1, P, D) tensors as released: U(±sqrt(6 / (D (P + 1))))."""
     bound = math.sqrt(6.0 / (width * (prompts + 1)))
     return torch.empty(stages, prompts, width).uniform_(-bound, bound)
-
-
-def check_promptable(backbone: nn.Module) -> nn.Sequential:
-    """The transformer blocks of a plain ViT; a ValueError for anything prompts cannot enter."""
-    name = type(backbone).__name__
-    if type(backbone) is not VisionTransformer:
-        raise ValueError(
-            f"{name} cannot be prompted: prompts are extra tokens and need a plain timm VisionTransformer "
-            "(ViT, DeiT, DINOv2). Use prompts=0 for other models."
-        )
-    blocks = backbone.blocks
-    assert isinstance(blocks, nn.Sequential)
-    for block in blocks:
-        if type(block) is not Block or type(block.attn) is not Attention or getattr(block.attn, "gate", None):
-            kind = f"{type(block).__name__} with {type(getattr(block, 'attn', block)).__name__}"
-            raise ValueError(f"{name} built from {kind} cannot be prompted; use prompts=0 for this model.")
-    return blocks
-
-
-def can_be_prompted(backbone: nn.Module) -> bool:
-    """Whether prompts can enter this backbone (see `check_promptable`)."""
-    try:
-        check_promptable(backbone)
-    except ValueError:
-        return False
-    return True
 
 
 def dimensions(backbone: nn.Module) -> tuple[int, int, int, int]:

@@ -184,7 +184,7 @@ class DePT(Regularised):
             return self.distillation.teach(strong, aggregated=self.reads_prompts)
         views = self._embedded(strong)
         if isinstance(views, Embedded) and isinstance(weak, Embedded):
-            joined: Tensor | Embedded = Embedded(torch.cat([views.tokens, weak.tokens]))
+            joined: Tensor | Embedded = views._replace(tokens=torch.cat([views.tokens, weak.tokens]))
         else:
             assert isinstance(weak, Tensor)
             joined = torch.cat([strong, weak])

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
+from timm.data import ImageNetInfo
 from torch import Tensor
 
 from dept.data.views import Preprocess
 from dept.errors import DataError, UsageError
 
-# Wrappers that training scripts put around a state dict, and prefixes that they put before its names.
+# Wrappers that training scripts put around a state dict.
 _NESTS = ("state_dict", "model", "model_state_dict", "state_dict_ema")
-_PREFIXES = re.compile(r"(module\.)?(model\.)?(_orig_mod\.)?")
 
 
 def read_classes(path: Path) -> list[str]:
-    """Class names of a text or JSON file."""
+    """Class names of a text or JSON file; `imagenet` stands for the thousand names of ImageNet."""
+    if path == Path("imagenet") and not path.exists():
+        return list(ImageNetInfo().label_names())
     if not path.is_file():
         raise DataError(f"The class file {path} does not exist. It holds one class name per line.")
     try:
@@ -40,9 +42,10 @@ def read_classes(path: Path) -> list[str]:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The state dict of a checkpoint, unwrapped and without the usual prefixes. No code in the file is run."""
+    """The tensors of a checkpoint by name, as float32 where they are floats. No code in the file is run."""
     if not path.is_file():
         raise DataError(f"The checkpoint {path} does not exist.")
+    _check_archive(path)
     try:
         if path.suffix == ".safetensors":
             loaded: Any = load_file(path)
@@ -58,8 +61,30 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if isinstance(loaded, dict) and isinstance(loaded.get(nest), dict):
             loaded = loaded[nest]
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise DataError(f"{path} holds a {type(loaded).__name__}, not a state dict of tensors.")
-    return {_PREFIXES.sub("", name, count=1): tensor for name, tensor in loaded.items()}
+        held = f"entries {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, dict) else type(loaded).__name__
+        raise DataError(f"{path} holds {held}, not a state dict of tensors. Save the state dict alone.")
+    return {str(name): _plain(str(name), tensor) for name, tensor in loaded.items()}
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a compressed archive: torch writes none, and a small one could fill the memory."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            grown = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise DataError(f"{path} cannot be read as plain weights: it is a damaged archive ({error}).") from error
+    if grown > path.stat().st_size:
+        raise DataError(f"{path} is a compressed archive, which torch.save does not write. Save the weights again.")
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    """A dense tensor with memory of its own size, floats as float32."""
+    dense = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    if not dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise DataError(f"{name} in the checkpoint is not a plain tensor; quantised and sparse ones are not read.")
+    return tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
 
 
 def changed_preprocess(
@@ -68,9 +93,10 @@ def changed_preprocess(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
     resize: int | None,
-    rule: Literal["squash", "shorter", "none"],
+    rule: Literal["squash", "shorter", "none"] | None,
+    interpolation: Literal["bilinear", "bicubic"] | None = None,
 ) -> Preprocess:
-    """The preprocessing that the checkpoint was trained with; None keeps timm's."""
+    """The preprocessing that the checkpoint was trained with; None keeps what is known of it."""
     for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) != pre.channels:
             raise UsageError(f"`{name}` needs {pre.channels} values for this model, found {len(values)}.")
@@ -80,4 +106,5 @@ def changed_preprocess(
         raise UsageError(f"`mean` must be finite, found {mean}.")
     if resize is not None and resize < pre.size:
         raise UsageError(f"`resize` must be at least the crop of {pre.size}, found {resize}.")
-    return replace(pre, rule=rule, mean=mean or pre.mean, std=std or pre.std, resize=resize or pre.resize)
+    given: dict[str, Any] = {"mean": mean, "std": std, "resize": resize, "rule": rule, "interpolation": interpolation}
+    return replace(pre, **{name: value for name, value in given.items() if value is not None})

@@ -20,7 +20,7 @@ from dept.data.views import Augment, Preprocess
 from dept.errors import DataError
 from dept.io import intact, read_tensors, tensors_hash, write_tensors
 from dept.models.model import Card, Model, build_empty, fingerprint
-from dept.models.schema import check_model
+from dept.models.schema import check_buffers, check_model
 
 _SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
 
@@ -80,8 +80,9 @@ def read_model(path: str | Path) -> tuple[Model, str]:
         }
         # First without memory: what is built is no larger than what the file holds.
         with torch.device("meta"):
-            skeleton = build_empty(card, **parts).state_dict()
-        expected = {name: tuple(tensor.shape) for name, tensor in skeleton.items()}
+            skeleton = build_empty(card, **parts)
+        check_buffers(skeleton)
+        expected = {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
         odd = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         if odd:
             raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ from dept.core.vit import AdaptedModel
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
 from dept.io import tensors_hash
-from dept.models.checkpoint import read_state
-from dept.models.schema import check_options
+from dept.models.build import Options, build, feature_width, skeleton, timm_model
+from dept.models.foreign.read import UNUSED, Foreign, read_foreign
+
+progress = logging.getLogger("dept.progress")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Model(AdaptedModel):
 
 
 def create_model(
-    arch: str,
+    arch: str | None,
     classes: int | Sequence[str],
     *,
     stages: int = 0,
@@ -86,23 +89,30 @@ def create_model(
     seed: int = 0,
     **options: Any,
 ) -> Model:
-    """Build a classifier from any timm architecture, with prompts if it is a plain ViT.
+    """Build a classifier from any timm architecture, with prompts if it is a ViT.
 
     Args:
+        arch: a name of timm; None for that of the weights, which is recognised from their tensors.
         classes: how many, or their names in the order of the logits. The pretrained head is kept when the
             classes are the pretrained ones (the same number, or ImageNet's names); otherwise it is fresh.
         stages, prompts: M and P; 0 for the plain model.
-        pretrained: timm's own weights.   weights: a local file of timm's weights instead.
+        pretrained: timm's own weights.
+        weights: a local file instead, a Hugging Face folder or hf-hub:USER/MODEL (see `models.foreign`).
         options: further keywords for timm (img_size, in_chans, …).
     """
     if stages < 0 or prompts < 0:
         raise UsageError(f"`stages` and `prompts` must be at least 0, found {stages} and {prompts}.")
     names = tuple(str(n) for n in range(classes)) if isinstance(classes, int) else tuple(classes)
     with torch.random.fork_rng(devices=[]):
+        found = None if weights is None else _starting_point(weights, arch, options)
+        if found is not None:
+            arch, options = found.arch, found.options
+        if arch is None:
+            raise UsageError("`arch` must be given where there are no `weights` to recognise it from.")
         torch.manual_seed(seed)
-        classifier = _timm_model(arch, pretrained, weights, options)
-        head = _head(classifier, names, fresh=not (pretrained or weights))
-        card = Card(arch, names, _preprocess(classifier, options), options=dict(options))
+        classifier = _loaded(found) if found else timm_model(arch, options, pretrained=pretrained)
+        head = _head(classifier, names, found.classes if found else None, fresh=not (pretrained or weights))
+        card = Card(arch, names, _preprocess(classifier, options, found), options=dict(options))
         fresh = head is not classifier.get_classifier()
         classifier.reset_classifier(0)
         model = Model(classifier, head, card, stages=stages, prompts=prompts)
@@ -110,34 +120,100 @@ def create_model(
         return model
 
 
-def from_checkpoint(arch: str, classes: Sequence[str], state: dict[str, Tensor], **options: Any) -> Model:
-    """A plain model from the state dict of a user's timm classifier; every tensor must find its place."""
-    classifier = _timm_model(arch, False, None, {**options, "num_classes": len(classes)})
-    own = classifier.state_dict()
+def _starting_point(weights: str | Path, arch: str | None, options: Options) -> Foreign:
+    """The weights to start from, at the image size that is asked for, or else at that of their preprocessing."""
+    found = read_foreign(weights, arch=arch, options=options)
+    _check_finite(found)
+    if arch is None:
+        progress.info("Architecture: %s", found.described())
+    for note in found.notes:
+        progress.info("Note: %s", note)
+    pre, asked = found.preprocess, options.get("img_size")
+    if pre is not None and asked not in (None, pre.size):
+        pre = replace(pre, size=asked, resize=round(asked * pre.resize / pre.size))
+    elif pre is not None and _fixed_size(found) not in (None, pre.size):
+        found.options["img_size"] = pre.size  # as DINOv2's, whose positions are for larger images
+    return replace(found, preprocess=pre)
+
+
+def _fixed_size(found: Foreign) -> int | None:
+    """The side of the images that the model is built for; None if it takes images of any size."""
+    config = timm.get_pretrained_cfg(found.arch)
+    return int(found.options.get("img_size", config.input_size[-1])) if config.fixed_input_size else None
+
+
+def _loaded(found: Foreign) -> Any:
+    """timm's model with the weights; timm fits positions and input channels to the options."""
+    config = timm.get_pretrained_cfg(found.arch)
+    names, usual = config.classifier or "head", config.num_classes
+    first = names if isinstance(names, str) else names[0]
+    state, rows = {**found.state, **found.head.tensors(first)}, usual
+    if found.head.weight is not None:
+        rows = len(found.head.weight)
+    elif f"{first}.weight" not in state:
+        rows = 0
+    more = {} if rows == usual else {"num_classes": rows}
+    return timm_model(found.arch, found.options, state=state, **more)
+
+
+def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
+    """A plain model from a user's classifier; every tensor must find its place."""
+    _check_fit(found)
+    _check_finite(found)
+    assert found.head.weight is not None
+    rows = len(found.head.weight)
+    if rows != len(classes):
+        raise DataError(f"The classifier has {rows} outputs, but there are {len(classes)} class names.")
+    backbone = timm_model(found.arch, found.options, num_classes=0)
+    backbone.load_state_dict({n: t for n, t in found.state.items() if n not in UNUSED})
+    head = nn.Linear(feature_width(backbone), rows)
+    bias = torch.zeros(rows) if found.head.bias is None else found.head.bias
+    head.load_state_dict({"weight": found.head.weight, "bias": bias})
+    preprocess = _preprocess(backbone, found.options, found)
+    size = _fixed_size(found)
+    if size not in (None, preprocess.size):
+        raise DataError(
+            f"The images are prepared for {preprocess.size} x {preprocess.size} pixels, but the model's positions are "
+            f"for {size} x {size}. Correct the size in preprocessor_config.json."
+        )
+    return Model(backbone, head, Card(found.arch, tuple(classes), preprocess, options=dict(found.options))).eval()
+
+
+def _check_fit(found: Foreign) -> None:
+    """Refuse tensors that timm's architecture does not have, or has in another shape, and a model without head."""
+    own = skeleton(found.arch, found.options).state_dict()
+    state = {name: tensor for name, tensor in found.state.items() if name not in UNUSED}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     shapes = [
-        f"{n} is {tuple(state[n].shape)}, not {tuple(own[n].shape)}"
+        f"{n} is {_kind(state[n])}, not {_kind(own[n])}"
         for n in own.keys() & state.keys()
-        if state[n].shape != own[n].shape
+        if _kind(state[n]) != _kind(own[n])
     ]
+    if found.head.weight is None and not (missing or shapes):
+        raise DataError(
+            f"The checkpoint cannot be converted. {found.head.missing} "
+            "`dept train SOURCE` with it as `weights` trains a new head on its backbone."
+        )
     if missing or unknown or shapes:
         raise DataError(
-            f"The checkpoint does not fit {arch!r} with {len(classes)} classes. Missing: {missing[:3] or 'nothing'}; "
+            f"The checkpoint does not fit {found.arch!r}. Missing: {missing[:3] or 'nothing'}; "
             f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
         )
-    broken = sorted(n for n, tensor in state.items() if not bool(torch.isfinite(tensor).all()))
+
+
+def _kind(tensor: Tensor) -> str:
+    """The shape of a tensor and, if it is not the usual one, the type of its numbers."""
+    return f"{tuple(tensor.shape)}" if tensor.dtype == torch.float32 else f"{tuple(tensor.shape)} of {tensor.dtype}"
+
+
+def _check_finite(found: Foreign) -> None:
+    tensors = {**found.state, **found.head.tensors("head")}
+    broken = sorted(n for n, tensor in tensors.items() if not bool(torch.isfinite(tensor).all()))
     if broken:
         raise DataError(
             f"The checkpoint holds numbers that are not finite, in {len(broken)} tensors (first: {broken[0]}): "
             "its training has failed. Take an earlier checkpoint."
         )
-    classifier.load_state_dict(state)
-    head = classifier.get_classifier()
-    if not isinstance(head, nn.Linear):
-        raise DataError(f"The classifier of {arch!r} is a {type(head).__name__}; dept needs a linear head.")
-    card = Card(arch, tuple(classes), _preprocess(classifier, options), options=dict(options))
-    classifier.reset_classifier(0)
-    return Model(classifier, head, card).eval()
 
 
 def build_empty(
@@ -155,10 +231,10 @@ def build_empty(
         domains: names of the source domains, `shared_prompts` and `domain_prompts` per stage, if it had several.
     """
     try:
-        backbone = timm.create_model(card.arch, pretrained=False, num_classes=0, **card.options)
+        backbone = build(card.arch, pretrained=False, num_classes=0, **card.options)
     except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise DataError(f"timm cannot build {card.arch!r} with {card.options}: {error}") from error
-    width = _feature_width(backbone)
+    width = feature_width(backbone)
     model = Model(backbone, nn.Linear(width, len(card.classes)), card, stages=stages, prompts=prompts)
     if projection:
         model.add_projections(**projection)
@@ -176,53 +252,36 @@ def fingerprint(model: AdaptedModel) -> str:
     return tensors_hash(model.backbone.state_dict())
 
 
-def _timm_model(arch: str, pretrained: bool, weights: str | Path | None, options: dict[str, Any]) -> Any:
-    try:
-        check_options({name: value for name, value in options.items() if name != "num_classes"})
-    except ValueError as error:
-        raise UsageError(f"timm's {arch!r} cannot be built here: {error}.") from error
-    # Read here and handed over as tensors: some versions of timm would unpickle the file.
-    overlay = None if weights is None else {"state_dict": read_state(Path(weights)), "custom_load": False}
-    try:
-        return timm.create_model(
-            arch, pretrained=pretrained or weights is not None, pretrained_cfg_overlay=overlay, **options
-        )
-    except Exception as error:  # timm and the hub raise many types; all mean "no such model here"
-        if arch.split(".")[0] not in timm.list_models():
-            close = timm.list_models(f"*{arch.split('_')[0]}*")[:5]
-            raise UsageError(f"timm knows no architecture {arch!r}. Close names: {', '.join(close)}.") from error
-        if isinstance(error, TypeError) or not (pretrained or weights):
-            raise UsageError(f"timm refused to build {arch!r} with the options {options}: {error}") from error
-        where = weights or "timm's hub (no network? give a local file as `weights`, or set `pretrained=False`)"
-        raise DataError(f"The weights of {arch!r} could not be loaded from {where}: {error}") from error
-
-
-def _head(backbone: Any, names: tuple[str, ...], *, fresh: bool) -> nn.Linear:
-    """The pretrained head if it speaks of the same classes, else a new one."""
+def _head(backbone: Any, names: tuple[str, ...], known: tuple[str, ...] | None, *, fresh: bool) -> nn.Linear:
+    """The pretrained head if it speaks of the same classes (`known`, or ImageNet's), else a new one."""
     old = backbone.get_classifier()
     numbered = names == tuple(str(n) for n in range(len(names)))
     same = isinstance(old, nn.Linear) and old.out_features == len(names)
-    if not fresh and same and (numbered or list(names) == ImageNetInfo().label_names()):
+    if not fresh and same and (numbered or names in (known, tuple(ImageNetInfo().label_names()))):
         assert isinstance(old, nn.Linear)
         return old
-    head = nn.Linear(_feature_width(backbone), len(names))
+    head = nn.Linear(feature_width(backbone), len(names))
     nn.init.trunc_normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
     return head
 
 
-def _feature_width(backbone: Any) -> int:
-    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)
-
-
-def _preprocess(backbone: Any, options: dict[str, Any]) -> Preprocess:
-    """Size and normalisation from timm's config of the model; the resize rule is the authors' (256 for 224)."""
-    config = resolve_model_data_config(backbone)
-    size = int(options.get("img_size", config["input_size"][-1]))
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    if options.get("in_chans", 3) == 1:
-        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
-    return Preprocess(size=size, resize=round(size * 256 / 224), mean=mean, std=std)
+def _preprocess(backbone: Any, options: dict[str, Any], found: Foreign | None = None) -> Preprocess:
+    """As the files beside the weights say. Otherwise size and normalisation are timm's, and the resize rule is the
+    authors' (256 for 224).
+    """
+    pre = None if found is None else found.preprocess
+    if pre is None:
+        config = resolve_model_data_config(backbone)
+        size = int(options.get("img_size", config["input_size"][-1]))
+        mean, std = tuple(config["mean"]), tuple(config["std"])
+        pre = Preprocess(size=size, resize=round(size * 256 / 224), mean=mean, std=std)
+    channels = options.get("in_chans", 3)
+    if channels == 1 and pre.channels == 3:
+        pre = replace(pre, mean=(sum(pre.mean) / 3,), std=(sum(pre.std) / 3,))
+    if channels != pre.channels:
+        raise UsageError(f"The model reads {channels} channels; images are prepared with {pre.channels} (1 or 3).")
+    return pre
 
 
 def with_history(model: Model, **entries: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import timm
+from torch import nn
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -21,9 +22,17 @@ OPTIONS = {
     "final_norm", "fc_norm", "global_pool", "weight_init", "drop_rate", "pos_drop_rate", "proj_drop_rate",
     "attn_drop_rate", "drop_path_rate", "channels", "layers", "widths", "depths", "dims", "num_features", "stem_width",
     "stem_type", "base_width", "cardinality", "output_stride", "window_size", "head_hidden_size",
+    "act_layer", "norm_eps",  # a word of timm's table of activations; ours, see `models.build`
+    # of Eva
+    "num_reg_tokens", "num_kv_heads", "qkv_fused", "swiglu_mlp", "swiglu_align_to", "scale_mlp", "scale_attn_inner",
+    "attn_type", "attn_only_layer_scale", "use_abs_pos_emb", "use_rot_pos_emb", "rope_type", "rope_grid_offset",
+    "rope_grid_indexing", "rope_temperature", "rope_rotate_half", "ref_feat_shape", "use_post_norm", "use_fc_norm",
+    "use_pre_transformer_norm", "use_post_transformer_norm", "attn_pool_num_heads", "attn_pool_mlp_ratio",
 }  # fmt: skip
 LARGEST = 65_536
 """of any size in the metadata"""
+LARGEST_BUFFERS = 2**26
+"""numbers that timm may compute beside the weights, such as rotations and attention masks for the image size"""
 _ARCH = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 
 
@@ -50,9 +59,7 @@ def check_model(meta: Mapping[str, Any], shapes: Shapes) -> None:
     """The metadata of a model file, against the shapes of its tensors."""
     check_arch(meta["arch"])
     check_options(meta["options"])
-    blocks = meta["options"].get("depth", 0)
-    if isinstance(blocks, int) and blocks > len(shapes):
-        raise ValueError(f"depth is {blocks}, but the file has {len(shapes)} tensors")
+    check_layers(meta["options"], len(shapes))
     _check_classes(meta["classes"], shapes)
     _check_prompts(meta, shapes)
     for name in ("history", "preprocess", "augment"):
@@ -62,6 +69,26 @@ def check_model(meta: Mapping[str, Any], shapes: Shapes) -> None:
     widest = max((side for shape in shapes.values() for side in shape), default=0)
     if not all(_count(size) and size <= widest for size in sizes):
         raise ValueError(f"the sizes of projection and auxiliary heads must be those of the tensors, found {sizes}")
+
+
+def check_layers(options: Mapping[str, Any], tensors: int) -> None:
+    """Every layer has a tensor: building more of them than the file has tensors would take for ever."""
+    for name in ("depth", "depths", "layers"):
+        value = options.get(name, 0)
+        counts = value if isinstance(value, list | tuple) else [value]
+        layers = sum(count for count in counts if isinstance(count, int))
+        if layers > tensors:
+            raise ValueError(f"{name} is {value}, but the file has {tensors} tensors")
+
+
+def check_buffers(skeleton: nn.Module) -> None:
+    """Of a model without memory (on the meta device): what timm computes itself, and no file holds, stays small."""
+    numbers = sum(buffer.numel() for buffer in skeleton.buffers())
+    if numbers > LARGEST_BUFFERS:
+        raise ValueError(
+            f"this architecture at this image size has tables of {numbers:,} numbers beside its weights, more than "
+            f"the {LARGEST_BUFFERS:,} that are allowed"
+        )
 
 
 def _check_classes(classes: object, shapes: Shapes) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from dept.core.vit import can_be_prompted
+from dept.core.blocks import can_be_prompted
 from dept.data.images import ImageSet, decodable, files_state
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import UsageError
@@ -76,7 +76,7 @@ def promptable(model: Model, kind: type[Method], *, stages: int, prompts: int, s
         return model, []
     if not can_be_prompted(model.backbone):
         raise UsageError(
-            f"Method {kind.name!r} tunes prompts, which need a plain timm ViT. This model is a "
+            f"Method {kind.name!r} tunes prompts, which need a timm ViT or Eva. This model is a "
             f"{type(model.backbone).__name__} ({model.card.arch}). The methods tent and shot need no prompts."
         )
     note = FRESH_PROMPTS.format(stages=stages, prompts=prompts)

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from dept.core.vit import can_be_prompted
+from dept.core.blocks import can_be_prompted
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree
 from dept.models.model import Model

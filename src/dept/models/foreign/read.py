@@ -1,0 +1,208 @@
+"""A model of another library as timm names it: weights, head, class names, preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+from dept.data.views import Preprocess
+from dept.errors import DataError, UsageError
+from dept.io import read_json
+from dept.models.build import Options, feature_width, shapes_of, skeleton
+from dept.models.checkpoint import read_state
+from dept.models.foreign import hub, settings
+from dept.models.foreign.head import Head, find_head
+from dept.models.foreign.names import (
+    CLIP,
+    TORCHVISION_VIT,
+    Layout,
+    Tensors,
+    find_layout,
+    find_prefix,
+    split,
+    to_timm,
+)
+from dept.models.foreign.shapes import recognise, vit_options
+from dept.models.schema import check_layers
+
+UNUSED = ("mask_token",)
+"""tensors of pretraining: no prediction depends on them"""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A model of another library, with timm's names for its tensors."""
+
+    arch: str
+    options: Options
+    """keywords for timm"""
+    state: Tensors
+    """everything but the head"""
+    head: Head
+    classes: tuple[str, ...] | None = None
+    preprocess: Preprocess | None = None
+    """None if nothing beside the weights says it"""
+    layout: str = "timm"
+    file: Path = Path()
+    notes: tuple[str, ...] = ()
+    """what the user should know"""
+
+    def described(self) -> str:
+        """The architecture with its options, and where it comes from."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.arch}{f' with {options}' if options else ''}, from a {self.layout} checkpoint"
+
+
+@dataclass
+class Beside:
+    """What is known about a model beside its tensors."""
+
+    options: Options = field(default_factory=dict)
+    arch: str | None = None
+    classes: tuple[str, ...] | None = None
+    preprocess: Preprocess | None = None
+    notes: list[str] = field(default_factory=list)
+    unused: tuple[str, ...] = UNUSED
+    """tensors that no prediction depends on"""
+
+
+def read_foreign(place: str | Path, *, arch: str | None = None, options: Options | None = None) -> Foreign:
+    """Read a checkpoint file, a Hugging Face folder, or a model on the hub (hf-hub:USER/MODEL).
+
+    Args:
+        arch: its timm architecture, where the tensors do not show it.
+        options: keywords for timm, which win over what is found.
+    """
+    file = _weights_file(hub.fetch(str(place)) if str(place).startswith(hub.SCHEME) else Path(place))
+    state = read_state(file)
+    if arch is not None:  # the user knows better than what lies beside the weights
+        return replace(from_state(state, arch=arch, options=options), file=file)
+    config, processor = (_settings(file.parent / name) for name in (hub.CONFIG, hub.PROCESSOR))
+    return replace(from_state(state, options=options, config=config, processor=processor), file=file)
+
+
+def _weights_file(place: Path) -> Path:
+    """The file of weights in a folder; a file is itself."""
+    if not place.is_dir():
+        return place
+    found = [place / name for name in hub.WEIGHTS if (place / name).is_file()]
+    if found:
+        return found[0]
+    if any(place.glob("*.index.json")):
+        raise DataError(f"The weights in {place} are split into several files. Save them as one model.safetensors.")
+    raise DataError(f"{place} is a folder without {' or '.join(hub.WEIGHTS)}. Give the file of the weights.")
+
+
+def _settings(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.is_file() else None
+
+
+def from_state(
+    state: Tensors,
+    *,
+    arch: str | None = None,
+    options: Options | None = None,
+    config: dict[str, Any] | None = None,
+    processor: dict[str, Any] | None = None,
+) -> Foreign:
+    """The model of a state dict and the settings beside it; see `read_foreign`."""
+    if not state:
+        raise DataError("The checkpoint holds no tensors.")
+    layout, prefix = find_layout(state)
+    if layout is not None and layout.rules:
+        if arch is not None:
+            raise UsageError(f"The checkpoint is a {layout.title}, which shows its architecture. Leave out `arch`.")
+        inside, outside = split(state, prefix)
+        inside, title = to_timm(layout, inside), layout.title
+        with _followed():
+            beside = _beside_renamed(layout, inside, outside, config, processor)
+        beside.options |= options or {}
+    else:
+        with _followed():
+            beside = _beside_timm(config)
+            check_layers(beside.options, len(state))
+        beside.options |= options or {}
+        arch, title = arch or beside.arch, "timm"
+        if arch is not None:  # then its first tensor says what stands before all names, whatever the layout
+            before = find_prefix(state, next(iter(shapes_of(skeleton(arch, beside.options)))))
+            prefix = prefix if before is None else before
+        inside, outside = split(state, prefix)
+    if arch is None:
+        inside = {name: tensor for name, tensor in inside.items() if name not in beside.unused}
+        arch, beside.options = recognise(_shapes(inside), beside.options)
+    return _parted(arch, inside, outside, beside, title)
+
+
+@contextmanager
+def _followed() -> Iterator[None]:
+    """Around code that reads settings: what they lack, or have in another form, becomes a sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"The settings beside the weights cannot be followed: {error}.") from error
+
+
+def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _beside_timm(config: dict[str, Any] | None) -> Beside:
+    """What the config.json of timm says, if there is one."""
+    beside = Beside()
+    if config is not None and "architecture" in config:
+        beside.arch, beside.options, beside.classes, beside.preprocess = settings.timm_settings(config, beside.notes)
+    return beside
+
+
+def _beside_renamed(
+    layout: Layout, inside: Tensors, outside: Tensors, config: dict[str, Any] | None, processor: dict[str, Any] | None
+) -> Beside:
+    """What goes without saying for a layout, and what the files of transformers say."""
+    beside = Beside()
+    if layout is TORCHVISION_VIT:
+        size = vit_options(_shapes(inside), {"global_pool": "token"})["img_size"]
+        mean, std = IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+        beside.preprocess = Preprocess(size, round(size * 256 / 224), "shorter", "bilinear", mean, std)
+        return beside
+    if layout is CLIP:
+        family = "clip" if "cls_token" in inside else "siglip"
+        classifies = any(name.startswith("classifier.") for name in outside)
+        # Their classifiers read the mean of the patches: SigLIP's after the last norm, CLIP's before it.
+        beside.options = {"global_pool": "avg", "fc_norm": False}
+        if family == "clip" and classifies:
+            beside.options["final_norm"] = False
+            beside.unused += ("norm.weight", "norm.bias")
+        elif family == "clip":
+            beside.options = {"global_pool": "token"}
+    else:
+        family = "dinov2" if "blocks.0.ls1.gamma" in inside else "vit"
+    if config is None:
+        beside.notes.append(f"There is no config.json beside the weights; the usual settings of {family} are assumed.")
+        beside.options |= settings.transformers_options({"model_type": family}, guessed=True)
+    else:
+        beside.options |= settings.transformers_options(config)
+        beside.classes = settings.transformers_classes(config, beside.notes)
+        found = vit_options(_shapes(inside), {"global_pool": "", **beside.options})
+        settings.check_against(config, found)
+    if processor is not None:
+        beside.preprocess = settings.transformers_preprocess(processor, beside.notes)
+    return beside
+
+
+def _parted(arch: str, inside: Tensors, outside: Tensors, beside: Beside, title: str) -> Foreign:
+    """The model with backbone and head apart."""
+    made = skeleton(arch, beside.options)
+    own = shapes_of(made)
+    head = find_head({**{n: t for n, t in inside.items() if n not in own}, **outside}, feature_width(made))
+    left = [name for name in outside if name not in head.names]
+    if left:
+        beside.notes.append(f"Left out, as no part of the model: {', '.join(left[:3])}{' …' if left[3:] else ''}.")
+    state = {name: tensor for name, tensor in inside.items() if name not in head.names}
+    return Foreign(
+        arch, beside.options, state, head, beside.classes, beside.preprocess, title, notes=tuple(beside.notes)
+    )
