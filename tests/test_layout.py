@@ -16,6 +16,7 @@ LAYERS = (
     ("errors", "_version"),
     ("core", "data", "io", "metrics"),
     ("methods", "models"),
+    ("health",),
     ("runs",),
     ("inference",),
     ("bench", "export"),

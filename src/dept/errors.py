@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+HARMFUL = 4
+"""exit code of a command that finds an adaptation harmful"""
+
 
 class DeptError(Exception):
     """Something went wrong that a sentence can explain."""

@@ -265,3 +265,13 @@ def test_bf16_is_close_and_comes_back_as_fp32(kind: str) -> None:
     assert rough.features.dtype == rough.prompts[0].dtype == torch.float32
     assert torch.allclose(exact.features, rough.features, atol=0.05 * float(exact.features.abs().max()))
     assert not torch.equal(exact.features, rough.features)
+
+
+@pytest.mark.parametrize("kind", ["eva02-tiny", "dinov3", "rope-mixed"])
+def test_blank_prompts_are_tokens_of_this_class_too(kind: str) -> None:
+    plain = build(kind, stages=0, prompts=0)
+    prompted = plain.with_prompts(2, 4)
+    assert prompted.prompts is not None and prompted.prompts.isfinite().all()
+    tokens, _ = plain.embed(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
+    distances = torch.cdist(prompted.prompts[0].double(), tokens[0])
+    assert distances.min(dim=1).values.max() < 1e-5  # at the first stage, the tokens of a blank image

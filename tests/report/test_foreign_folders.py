@@ -21,9 +21,10 @@ from dept.cli.main import main
 from dept.data.images import find_images, list_hash
 from dept.errors import DeptError
 from dept.report import run_page
-from dept.report.measure import Missing, ReportOptions, measure
+from dept.report.measure import ReportOptions, measure
 from dept.report.page import make_page, render, write_report
 from dept.runs.adapt import AdaptRun, adapt
+from dept.runs.inputs import Missing
 from dept.runs.read import read_run
 from dept.runs.seal import unsealed
 from dept.runs.train import TrainRun

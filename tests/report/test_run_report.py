@@ -25,9 +25,10 @@ from dept.models.files import save_model
 from dept.report import page as page_module
 from dept.report.blocks import Page
 from dept.report.command import reproduce
-from dept.report.measure import Missing, ReportOptions, measure
+from dept.report.measure import ReportOptions, measure
 from dept.report.page import make_page, render, write_report
 from dept.runs.adapt import AdaptRun, adapt
+from dept.runs.inputs import Missing
 from dept.runs.read import cost, loss_curves, read_run, score_curves
 from dept.runs.train import TrainRun, train
 from dept.runs.uda import adapt_with_source

@@ -12,7 +12,7 @@ from dept.report.measure import Measured, Readout
 from dept.report.verdict import verdict
 from dept.runs.read import RunFiles
 
-RUN = cast(RunFiles, SimpleNamespace(kind="adapt", result={}))
+RUN = cast(RunFiles, SimpleNamespace(kind="adapt", result={}, judged={}))
 RIGHT = [0, 1, 2] * 4
 
 

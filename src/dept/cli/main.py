@@ -28,6 +28,8 @@ COMMANDS = {
     "uda": "adapt with labelled source and unlabelled target images together",
     "predict": "label images",
     "evaluate": "evaluate a model on labelled images",
+    "check": "draw images to label, to find out whether a run helped",
+    "judge": "judge a run by those labels: improved, uncertain or harmful",
     "export": "write a model for ONNX Runtime, Triton or torch.export",
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
@@ -39,7 +41,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; returns the exit code (0 ok, 1 failure, 2 usage, 3 data problem)."""
+    """Run a command; returns the exit code (0 ok, 1 failure, 2 usage, 3 data problem, 4 judged harmful)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file name need not be valid text, and a terminal need not have our letters.

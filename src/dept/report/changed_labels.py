@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dept.data.jpeg import data_uri
 from dept.report import pictures
 from dept.report.blocks import Gallery, Picture, Section, Tone
 from dept.report.measure import Measured
@@ -59,6 +60,6 @@ def _picture(measured: Measured, index: int, tone: Tone, mark: str) -> Picture:
     truth = "" if measured.labels is None else f", true class {names[int(measured.labels[index])]}"
     confidence = f"{100 * float(measured.after.confidence[index]):.0f} % confident"
     alt = f"{measured.images.names()[index]}: {old} → {new} ({confidence}{truth})"
-    uri = pictures.data_uri(pictures.thumbnail(measured.view(index)))
+    uri = data_uri(pictures.thumbnail(measured.view(index)))
     caption = f"{old} → {new}" + (truth if mark == "≠" else "")
     return Picture(uri, alt, caption, tone, mark)

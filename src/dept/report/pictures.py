@@ -1,9 +1,7 @@
-"""Small JPEGs as data URIs: thumbnails, and heat maps over them."""
+"""Small images for a page: thumbnails, and heat maps over them."""
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any
 
 import numpy as np
@@ -32,10 +30,3 @@ def heat_over(image: Image.Image, heat: NDArray[np.floating[Any]]) -> Image.Imag
     colour = np.stack([np.interp(level, places, _RAMP[:, channel]) for channel in range(3)], axis=-1)
     grey = np.asarray(image.convert("L"), dtype=np.float64)[:, :, None]
     return Image.fromarray((0.45 * grey + 0.55 * colour).round().astype(np.uint8))
-
-
-def data_uri(image: Image.Image, quality: int = 80) -> str:
-    """The image as a JPEG in a data URI."""
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=quality, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

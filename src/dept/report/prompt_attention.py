@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dept.core.attention import StageAttention, most_focused, patch_grid, prompt_attention
+from dept.data.jpeg import data_uri
 from dept.report import pictures
 from dept.report.blocks import Gallery, Picture, Section, Table, TableCell
 from dept.report.measure import Measured
@@ -68,10 +69,10 @@ def _heat_maps(measured: Measured, index: int, row: int, stages: dict[int, Stage
         maps, prompt = attention.prompt_maps, most_focused(attention.prompt_maps)
         means.append((f"stage {stage}, all", maps[row].mean(dim=0)))
         focused.append((f"stage {stage}, no. {prompt + 1}", maps[row, prompt]))
-    made = [Picture(pictures.data_uri(view), "the image as the model sees it", "image")]
+    made = [Picture(data_uri(view), "the image as the model sees it", "image")]
     for caption, weights in (*means, *focused):
         heat = np.asarray(weights.reshape(grid), dtype=np.float64)
         peak = heat.max() / max(heat.mean(), 1e-12)
         alt = f"attention, {caption}: the brightest patch gets {peak:.1f} times the mean"
-        made.append(Picture(pictures.data_uri(pictures.heat_over(view, heat)), alt, caption))
+        made.append(Picture(data_uri(pictures.heat_over(view, heat)), alt, caption))
     return made

@@ -17,9 +17,10 @@ from dept.report.changed_labels import changed_section
 from dept.report.command import reproduce
 from dept.report.confusion_chart import confusion_chart
 from dept.report.feature_map import features_section
-from dept.report.measure import SAMPLE_SEED, Measured, Missing, ReportOptions, measure
+from dept.report.measure import SAMPLE_SEED, Measured, ReportOptions, measure
 from dept.report.prompt_attention import attention_section
 from dept.report.verdict import remarks, tiles, verdict
+from dept.runs.inputs import Missing
 from dept.runs.read import Cost, RunFiles, cost, loss_curves, read_run, score_curves
 from dept.runs.record import shown
 

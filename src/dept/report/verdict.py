@@ -9,9 +9,10 @@ from dept.report.summaries import Gain, gain
 from dept.report.svg import signed
 from dept.runs.read import RunFiles, progress
 from dept.runs.record import Result
-from dept.runs.words import collapse_warning
+from dept.runs.words import collapse_warning, judged_lines
 
 DIFFERS = 0.005  # accuracy by which the report may differ from the run's own score before it says so
+JUDGED: dict[str, Tone] = {"improved": "good", "harmful": "bad"}
 UNKNOWN = "Whether accuracy rose is unknown, because no labels were given."
 
 
@@ -41,6 +42,8 @@ def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     found, free = measured_gain(measured), measured_label_free(run, measured)
     if found is not None:
         return _paired(found, free)
+    if run.judged:
+        return " ".join(judged_lines(run.judged)), JUDGED.get(run.judged["verdict"], "unclear")
     if "before" in result:
         return _recorded(result)
     if free is not None:
@@ -125,6 +128,9 @@ def tiles(run: RunFiles, measured: Measured | None) -> list[Tile]:
         made.append(Tile("accuracy before", f"{100 * found.before:.1f} %"))
         made.append(Tile("accuracy after", f"{100 * found.after:.1f} %", tone=tone))
         made.append(Tile("gain, points", signed(100 * found.difference, 1), "paired, on the same images", tone))
+    elif run.judged:
+        words, tone = f"by labels: {run.judged['verdict']}", JUDGED.get(run.judged["verdict"], "unclear")
+        made.append(Tile("gain, points", signed(100 * run.judged["gain"], 1), words, tone))
     elif "before" in run.result:
         made.append(Tile("accuracy before", f"{100 * run.result['before']['top1']:.1f} %", "as recorded"))
         made.append(Tile("accuracy after", f"{100 * run.result['after']['top1']:.1f} %", "as recorded"))

@@ -12,8 +12,9 @@ from statistics import median
 from typing import Any, Literal, cast
 
 from dept.errors import DataError, UsageError
+from dept.io import file_sha256
 from dept.runs.record import Protocol, Result
-from dept.runs.schema import CONFIG, EVENTS, FAILED, OTHER_EVENT, PREDICTED, RESULT, Fields, check, check_depth
+from dept.runs.schema import CONFIG, EVENTS, FAILED, OTHER_EVENT, PREDICTED, RESULT, VERDICT, Fields, check, check_depth
 from dept.runs.seal import unsealed
 
 Kind = Literal["adapt", "uda", "train", "stream"]
@@ -33,6 +34,8 @@ class RunFiles:
     events: list[dict[str, Any]] = field(default_factory=list)
     predictions: list[dict[str, Any]] = field(default_factory=list)
     """lines of a stream, in the order of arrival"""
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """what labels said of the run (verdict.json), perhaps of an earlier adapter"""
 
     @property
     def protocol(self) -> Protocol:
@@ -65,6 +68,17 @@ class RunFiles:
     def model(self) -> Path | None:
         """The model file, for runs that write a whole model."""
         return self._file("model.safetensors")
+
+    @property
+    def product_sha256(self) -> str:
+        """Of the adapter or model that the run has written; empty if it has written none."""
+        file = self.adapter or self.model
+        return "" if file is None else file_sha256(file)
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        """The verdict, if it is about the adapter or model that is there now; else empty."""
+        return self.verdict if self.verdict.get("products") == [self.product_sha256] else {}
 
     def _file(self, name: str) -> Path | None:
         written = bool(self.result) or self.kind == "stream"  # which saves its adapter on the way
@@ -100,15 +114,16 @@ def read_run(folder: str | Path) -> RunFiles:
         raise UsageError(f"{path} is not a folder. Give the folder of a run, or of a benchmark suite.")
     config, result = _json(path / "config.json", CONFIG), read_result(path / "result.json")
     events = _lines(path / "events.jsonl", lambda row: EVENTS.get(str(row.get("event")), OTHER_EVENT))
+    verdict = read_verdict(path)
     if (path / "predictions.jsonl").is_file():
         lines = _lines(path / "predictions.jsonl", lambda row: PREDICTED if "label" in row else FAILED)
-        return RunFiles(path, "stream", config, result, events, lines)
+        return RunFiles(path, "stream", config, result, events, lines, verdict)
     if not config and not result:
         raise UsageError(
             f"{path} is not a run folder: it has neither config.json nor result.json, and no finished cells of a "
             "benchmark below it."
         )
-    run = RunFiles(path, "adapt", config, result, events)
+    run = RunFiles(path, "adapt", config, result, events, verdict=verdict)
     if "held_out" in run.protocol:
         return replace(run, kind="train")
     return replace(run, kind="uda") if "source_images" in run.protocol else run
@@ -117,6 +132,11 @@ def read_run(folder: str | Path) -> RunFiles:
 def read_result(file: Path) -> Result:
     """The result.json of a run, checked; empty if there is none."""
     return cast(Result, _json(file, RESULT))
+
+
+def read_verdict(folder: Path) -> dict[str, Any]:
+    """What labels said of a run or a comparison (verdict.json); empty if nobody has judged it."""
+    return _json(folder / "verdict.json", VERDICT)
 
 
 def loss_curves(events: Sequence[dict[str, Any]]) -> list[Curve]:

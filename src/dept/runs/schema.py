@@ -128,6 +128,14 @@ RESULT = Fields(
     | {"best_epoch": Number(-1, 1e15, whole=True)}
 )
 
+VERDICT = Fields(
+    {"verdict": str, "gain": Number(-1, 1), "ci95": Items(Number(-1, 1), 2), "p_value": SHARE, "images": COUNT}
+    | dict.fromkeys(("disagreeing", "right_after", "right_before", "neither"), COUNT)
+    | {"labels": Mapped(str), "products": Items(str)},
+    required=("verdict", "gain", "ci95", "p_value", "images", "disagreeing", "right_after", "right_before", "neither",
+              "labels", "products"),
+)  # fmt: skip
+
 _EVENT = {"event": str, "time": Number(0, 1e10), "total": COUNT, "inputs": INPUTS}
 EVENTS = {
     "step": Fields(_EVENT | {"step": COUNT, "terms": Mapped(Number(), 64)}, required=("step", "time", "terms")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def adapted(result: Result, folder: Path, model: str) -> str:
     lines += [*_outcome(result), *_without_labels(free, confidence=True)]
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
     lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', flag('adapter'), adapter])}")
+    lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
 
@@ -67,6 +69,21 @@ def streamed(result: Result, folder: Path) -> str:
     counts = f"{result['images']} images, {result['steps']} updates"
     lines = [f"{counts}. Predictions: {folder / 'predictions.jsonl'}, adapter: {folder / 'adapter.safetensors'}."]
     return "\n".join([*lines, *_skips(result)])
+
+
+def judged_lines(found: Mapping[str, Any], sides: tuple[str, str] = ("before", "after")) -> list[str]:
+    """What labels say of a run (see `judge`): verdict and gain, and the labels that it rests on."""
+    low, high = (100 * end for end in found["ci95"])
+    first, second = sides
+    labelled = found["right_after"] + found["right_before"] + found["neither"]
+    better = {"improved": "The second run is better", "harmful": "The first run is better"} if first == "first" else {}
+    return [
+        f"{better.get(found['verdict'], found['verdict'].capitalize())}. Gain {100 * found['gain']:+.1f} points in "
+        f"accuracy on these {found['images']:,} images (exact 95 % interval {low:+.1f} to {high:+.1f}).",
+        f"Labels of {labelled} of the {found['disagreeing']:,} images on which predictions differ: {second} is right "
+        f"{found['right_after']} times, {first} {found['right_before']} times, neither {found['neither']} times "
+        f"(exact sign test, p = {found['p_value']:.2g}).",
+    ]
 
 
 def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
