@@ -382,6 +382,8 @@ def test_files_of_the_first_format_are_read_and_say_what_they_lack(
         ({"options": {"depth": 20_000}}, "depth is 20000"),
         ({"arch": "resnet18", "options": {"layers": [2, 2, 2, 20_000]}}, r"layers is .*, but the file has"),
         ({"options": {"embed_dim": 65_000, "num_heads": 2, "depth": 4}}, "do not fit"),
+        ({"options": {"norm_eps": "x"}}, "norm_eps must be between 0 and 1"),
+        ({"options": {"act_layer": "x"}}, "metadata of .* is damaged"),
         ({"stages": 10**9, "prompts": 10**9}, "prompts, but tensors of 2 x 3"),
         ({"classes": ["a"]}, "1 class names for a head of 3 outputs"),
         ({"classes": "abc"}, "classes must be a list of names"),

@@ -161,6 +161,20 @@ def test_vit(tmp_path: Path, eps: float) -> None:
     assert (pre.mean, pre.std) == ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 
 
+def test_the_newer_names_of_transformers(tmp_path: Path) -> None:
+    tensors, renamed = vit_tensors(), {}
+    changes = {"encoder.layer": "layers", "attention.output.dense": "attention.o_proj"}
+    changes |= {"intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
+    changes |= {f"attention.attention.{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value")}
+    for name, tensor in tensors.items():
+        for old, new in changes.items():
+            name = name.replace(old, new)
+        renamed[name] = tensor
+    assert "vit.layers.0.attention.o_proj.weight" in renamed and "vit.layers.0.mlp.fc2.bias" in renamed
+    model = converted(folder(tmp_path / "vit", renamed, config_of("vit")))
+    check_logits(model, lambda image: vit_logits(tensors, image, root="vit", eps=1e-12), tmp_path)
+
+
 def test_deit_keeps_its_second_token(tmp_path: Path) -> None:
     tensors = vit_tensors("deit", distilled=True)
     model = converted(folder(tmp_path / "deit", tensors, config_of("deit")))

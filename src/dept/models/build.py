@@ -19,6 +19,8 @@ def build(arch: str, *, norm_eps: float | None = None, **keywords: Any) -> Any:
     """timm's model; `norm_eps` replaces the ε of its layer norms, which timm can only be told by a function."""
     model = timm.create_model(arch, **keywords)
     if norm_eps is not None:
+        if not isinstance(norm_eps, float) or not 0 < norm_eps < 1:
+            raise ValueError(f"norm_eps must be between 0 and 1, found {norm_eps!r}")
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = norm_eps

@@ -48,8 +48,8 @@ def _torchvision_rules() -> Rules:
 
 
 def _vit_rules() -> Rules:
-    """Of ViT, DeiT and DINOv2 in transformers."""
-    layer, either = r"encoder\.layer\.(\d+)\.", r"\.(weight|bias)"
+    """Of ViT, DeiT and DINOv2 in transformers, up to its version 4 and since."""
+    layer, either = r"(?:encoder\.layer|layers)\.(\d+)\.", r"\.(weight|bias)"
     return (
         (r"embeddings\.cls_token", "cls_token"),
         (r"embeddings\.(?:distillation_token|register_tokens)", "reg_token"),
@@ -58,8 +58,8 @@ def _vit_rules() -> Rules:
         (r"embeddings\.patch_embeddings\.projection" + either, r"patch_embed.proj.\1"),
         (r"layernorm" + either, r"norm.\1"),
         (r"pooler\..*", None),  # the classifiers read the tokens themselves
-        (layer + r"attention\.attention\.(q|k|v)(?:uery|ey|alue)" + either, r"blocks.\1.attn.\2.\3"),
-        (layer + r"attention\.output\.dense" + either, r"blocks.\1.attn.proj.\2"),
+        (layer + r"attention\.(?:attention\.)?(q|k|v)(?:uery|ey|alue|_proj)" + either, r"blocks.\1.attn.\2.\3"),
+        (layer + r"attention\.(?:output\.dense|o_proj|out_proj)" + either, r"blocks.\1.attn.proj.\2"),
         (layer + r"(?:layernorm_before|norm1)" + either, r"blocks.\1.norm1.\2"),
         (layer + r"(?:layernorm_after|norm2)" + either, r"blocks.\1.norm2.\2"),
         (layer + r"(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in)" + either, r"blocks.\1.mlp.fc1.\2"),
