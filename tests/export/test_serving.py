@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,12 @@ from dept.export.triton import check_triton, config, write_triton
 from dept.export.write import export_adapter
 from dept.inference import predict
 from dept.models.files import load
-from support import tiny_model, write_unlabelled
+from support import CLASSES, tiny_model, write_unlabelled
 
-from .conftest import Site
+from .conftest import Site, images
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "03_serve_onnx.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE, GUIDE = ROOT / "examples" / "03_serve_onnx.py", ROOT / "docs" / "export.md"
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules |= dict.fromkeys(["torch", "torchvision", "timm", "dept", "onnx", "safetensors"])  # importing them fails
@@ -98,6 +100,30 @@ def test_the_example_preprocesses_as_dept_does(rule: Any, interpolation: Any, ch
 
 def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 60
+
+
+@pytest.mark.usefixtures("onnxruntime")
+def test_the_python_of_the_guide_runs(
+    prompted: Site, exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = ("attic", "barn")
+    for kind, ending in ((".onnx", ".onnx_adapter"), (".pt2", ".safetensors")):
+        graph, adapter, _ = exported(prompted, f"all{kind}", *both, adapter_inputs=True).files
+        shutil.copy(graph, f"all{kind}")
+        shutil.copy(graph, f"site{kind}")
+        shutil.copy(adapter, f"all-site{ending}")
+    for file, place in ((prompted.model, "runs/source"), (prompted.adapters["attic"], "runs/site")):
+        Path(place).mkdir(parents=True)
+        shutil.copy(file, place)
+    given = images(3)
+    names: dict[str, Any] = {"images": given.numpy()}
+    logits = load(prompted.model, adapter=prompted.adapters["attic"])(given).detach()
+    for snippet in re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(snippet, str(GUIDE), "exec"), names)
+        if "logits = " in snippet or "(logits,) = " in snippet:
+            assert float((torch.as_tensor(names["logits"]) - logits).abs().max()) <= 1e-4
+    assert names["meta"]["classes"] == list(CLASSES) and "hall.pt2" in capsys.readouterr().out
 
 
 # ---- Triton ----
