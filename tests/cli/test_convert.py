@@ -49,7 +49,7 @@ def test_a_folder_says_everything(vit: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["convert", str(vit), "--out", str(out)]) == 0
     text, said = capsys.readouterr()
     assert f"dept adapt {out} NEW_IMAGES" in text and f"dept stats {out} SOURCE" in text
-    assert "num_heads=4" in said and "from a transformers ViT checkpoint" in said and "--mean" not in said
+    assert "num_heads=4" in said and "from a transformers vit checkpoint" in said and "--mean" not in said
     model = load(out)
     assert model.classes == CLASSES and model.card.preprocess.interpolation == "bicubic"
     origin = model.card.history["converted"]

@@ -256,6 +256,7 @@ def test_what_prompts_cannot_enter_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dinov3", "rope-mixed", "sapiens2"])
+@torch.no_grad()
 def test_bf16_is_close_and_comes_back_as_fp32(kind: str) -> None:
     model = create_model(FAMILIES[kind][0], 5, stages=2, prompts=3, **{**SMALL, **FAMILIES[kind][1]}).eval()
     images = images_of().float()

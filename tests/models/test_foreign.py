@@ -40,6 +40,7 @@ from foreign_models import (
     config_of,
     dinov2_tensors,
     folder,
+    noise,
     vit_tensors,
 )
 from support import scramble
@@ -245,6 +246,32 @@ def check_dinov2(model: Model, tensors: dict[str, Tensor], registers: int) -> No
         torch.testing.assert_close(plain.eval().read(images()).features, expected, rtol=0, atol=1e-5)
 
 
+def test_heads_that_transformers_does_not_know_are_refused(tmp_path: Path) -> None:
+    """What they read is in the code of whoever wrote them: CLS, a pooler, a mean."""
+    for tensors, kind in ((vit_tensors(), "vit"), (clip_tensors(siglip=True), "siglip_vision_model")):
+        own = {name.replace("classifier.", "my_head."): tensor for name, tensor in tensors.items()}
+        with pytest.raises(DataError, match="no linear layer called classifier"):
+            converted(folder(tmp_path / kind, own, config_of(kind)))
+    pooled = {**vit_tensors(), "vit.pooler.dense.weight": noise(D, D), "vit.pooler.dense.bias": noise(D)}
+    with pytest.raises(DataError, match=r"not known: \['pooler.dense.bias', 'pooler.dense.weight'\]"):
+        converted(folder(tmp_path / "pooled", pooled, config_of("vit")))
+    bare = {name: tensor for name, tensor in pooled.items() if not name.startswith("classifier.")}
+    assert create_model(None, 2, weights=folder(tmp_path / "bare", bare, config_of("vit"))).classes == ("0", "1")
+    two = {**vit_tensors("deit", distilled=True), "cls_classifier.weight": noise(3, D), "cls_classifier.bias": noise(3)}
+    two["distillation_classifier.weight"] = two.pop("classifier.weight")
+    with pytest.raises(DataError, match="2 linear layers that classify"):
+        converted(folder(tmp_path / "teacher", two, config_of("deit")))
+
+
+def test_prefixes_before_transformers(tmp_path: Path) -> None:
+    tensors = clip_tensors(siglip=False)
+    state = {f"model.net.{name}": tensor for name, tensor in tensors.items()}
+    found = from_state(state, config=config_of("clip_vision_model"))
+    assert found.options["final_norm"] is False and found.layout == "transformers clip"
+    logits = lambda i: clip_logits(tensors, i, siglip=False, eps=1e-5, act=quick_gelu)  # noqa: E731
+    check_logits(from_checkpoint(found, "abc"), logits, tmp_path)
+
+
 def test_a_file_without_settings_is_read_by_the_usual_ones(tmp_path: Path) -> None:
     save_file(vit_tensors(), tmp_path / "model.safetensors")
     found = read_foreign(tmp_path / "model.safetensors")
@@ -399,7 +426,7 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     (path / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(DataError, match="split into several files"):
         read_foreign(path)
-    with pytest.raises(UsageError, match=r"a transformers ViT, which shows its architecture. Leave out `arch`"):
+    with pytest.raises(UsageError, match=r"a ViT of transformers, which shows its architecture. Leave out `arch`"):
         from_state(vit_tensors(), arch="vit_base_patch16_224")
 
 
@@ -456,7 +483,10 @@ def test_a_head_of_its_own(head: str) -> None:
     own |= {f"{head}.weight": state["head.weight"], f"{head}.bias": state["head.bias"]}
     own |= {"criterion.weight": torch.ones(3)}
     found = from_state(own)
-    assert found.notes == ("Left out, as no part of the model: criterion.weight.",)
+    assert found.notes == (
+        f"The head is {head}.weight. It is taken to read what timm's model gives out.",
+        "Left out, as no part of the model: criterion.weight.",
+    )
     with torch.no_grad():
         assert torch.equal(from_checkpoint(found, "abc")(images()), theirs(images()))
 

@@ -28,13 +28,18 @@ class Head(NamedTuple):
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
-def find_head(tensors: dict[str, Tensor], width: int) -> Head:
+def find_head(tensors: dict[str, Tensor], width: int, called: tuple[str, ...] = ()) -> Head:
     """The head that reads `width` features.
 
     Args:
         tensors: everything that is not part of the backbone.
+        called: its name must be one of these, if any are given.
     """
     layers = [name for name, tensor in tensors.items() if name.endswith("weight") and tensor.dim() == 2]
+    if called:
+        layers = [name for name in layers if name.split(".")[-2:-1] and name.split(".")[-2] in called]
+        if not layers:
+            return Head(missing=f"It has no linear layer called {called[0]}; what another one would read is not known.")
     usual = [name for name in layers if _module(name)]
     # A head may have any name if it is the only layer that reads the features.
     layers = usual or [name for name in layers if tensors[name].shape[1] == width]

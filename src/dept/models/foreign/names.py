@@ -57,7 +57,6 @@ def _vit_rules() -> Rules:
         (r"embeddings\.mask_token", None),  # of pretraining
         (r"embeddings\.patch_embeddings\.projection" + either, r"patch_embed.proj.\1"),
         (r"layernorm" + either, r"norm.\1"),
-        (r"pooler\..*", None),  # the classifiers read the tokens themselves
         (layer + r"attention\.(?:attention\.)?(q|k|v)(?:uery|ey|alue|_proj)" + either, r"blocks.\1.attn.\2.\3"),
         (layer + r"attention\.(?:output\.dense|o_proj|out_proj)" + either, r"blocks.\1.attn.proj.\2"),
         (layer + r"(?:layernorm_before|norm1)" + either, r"blocks.\1.norm1.\2"),
@@ -116,9 +115,9 @@ def _finish_clip(tensors: Tensors) -> Tensors:
 
 
 TIMM_VIT = Layout("timm ViT", "patch_embed.proj.weight")
-TORCHVISION_VIT = Layout("torchvision ViT", "conv_proj.weight", _torchvision_rules())
-VIT = Layout("transformers ViT", "embeddings.patch_embeddings.projection.weight", _vit_rules(), _finish_vit)
-CLIP = Layout("transformers CLIP or SigLIP", "embeddings.patch_embedding.weight", _clip_rules(), _finish_clip)
+TORCHVISION_VIT = Layout("ViT of torchvision", "conv_proj.weight", _torchvision_rules())
+VIT = Layout("ViT of transformers", "embeddings.patch_embeddings.projection.weight", _vit_rules(), _finish_vit)
+CLIP = Layout("CLIP or SigLIP of transformers", "embeddings.patch_embedding.weight", _clip_rules(), _finish_clip)
 RESNET = Layout("ResNet", "layer1.0.conv1.weight")
 CONVNEXT = Layout("timm ConvNeXt", "stages.0.blocks.0.conv_dw.weight")
 LAYOUTS = (TIMM_VIT, TORCHVISION_VIT, VIT, CLIP, RESNET, CONVNEXT)

@@ -32,6 +32,8 @@ from dept.models.schema import check_layers
 
 UNUSED = ("mask_token",)
 """tensors of pretraining: no prediction depends on them"""
+TRANSFORMERS_HEADS = ("classifier", "cls_classifier", "distillation_classifier")
+"""what transformers calls its classifiers"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ class Beside:
     classes: tuple[str, ...] | None = None
     preprocess: Preprocess | None = None
     notes: list[str] = field(default_factory=list)
+    title: str = "timm"
+    heads: tuple[str, ...] = ()
+    """what its classifier must be called, if only then it is known what it reads"""
     unused: tuple[str, ...] = UNUSED
     """tensors that no prediction depends on"""
 
@@ -118,16 +123,17 @@ def from_state(
         if arch is not None:
             raise UsageError(f"The checkpoint is a {layout.title}, which shows its architecture. Leave out `arch`.")
         inside, outside = split(state, prefix)
-        inside, title = to_timm(layout, inside), layout.title
+        inside = to_timm(layout, inside)
         with _followed():
-            beside = _beside_renamed(layout, inside, outside, config, processor)
+            torchvision = layout is TORCHVISION_VIT
+            beside = _torchvision(inside) if torchvision else _transformers(layout, inside, outside, config, processor)
         beside.options |= options or {}
     else:
         with _followed():
-            beside = _beside_timm(config)
+            beside = _timm(config)
             check_layers(beside.options, len(state))
         beside.options |= options or {}
-        arch, title = arch or beside.arch, "timm"
+        arch = arch or beside.arch
         if arch is not None:  # then its first tensor says what stands before all names, whatever the layout
             before = find_prefix(state, next(iter(shapes_of(skeleton(arch, beside.options)))))
             prefix = prefix if before is None else before
@@ -135,7 +141,7 @@ def from_state(
     if arch is None:
         inside = {name: tensor for name, tensor in inside.items() if name not in beside.unused}
         arch, beside.options = recognise(_shapes(inside), beside.options)
-    return _parted(arch, inside, outside, beside, title)
+    return _parted(arch, inside, outside, beside)
 
 
 @contextmanager
@@ -151,7 +157,7 @@ def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _beside_timm(config: dict[str, Any] | None) -> Beside:
+def _timm(config: dict[str, Any] | None) -> Beside:
     """What the config.json of timm says, if there is one."""
     beside = Beside()
     if config is not None and "architecture" in config:
@@ -159,50 +165,59 @@ def _beside_timm(config: dict[str, Any] | None) -> Beside:
     return beside
 
 
-def _beside_renamed(
+def _torchvision(inside: Tensors) -> Beside:
+    """How torchvision prepares images for its ViTs."""
+    size = vit_options(_shapes(inside), {"global_pool": "token"})["img_size"]
+    mean, std = IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+    pre = Preprocess(size, round(size * 256 / 224), "shorter", "bilinear", mean, std)
+    return Beside(title="torchvision ViT", preprocess=pre)
+
+
+def _transformers(
     layout: Layout, inside: Tensors, outside: Tensors, config: dict[str, Any] | None, processor: dict[str, Any] | None
 ) -> Beside:
-    """What goes without saying for a layout, and what the files of transformers say."""
-    beside = Beside()
-    if layout is TORCHVISION_VIT:
-        size = vit_options(_shapes(inside), {"global_pool": "token"})["img_size"]
-        mean, std = IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-        beside.preprocess = Preprocess(size, round(size * 256 / 224), "shorter", "bilinear", mean, std)
-        return beside
-    if layout is CLIP:
-        family = "clip" if "cls_token" in inside else "siglip"
-        classifies = any(name.startswith("classifier.") for name in outside)
-        # Their classifiers read the mean of the patches: SigLIP's after the last norm, CLIP's before it.
-        beside.options = {"global_pool": "avg", "fc_norm": False}
-        if family == "clip" and classifies:
-            beside.options["final_norm"] = False
-            beside.unused += ("norm.weight", "norm.bias")
-        elif family == "clip":
-            beside.options = {"global_pool": "token"}
-    else:
-        family = "dinov2" if "blocks.0.ls1.gamma" in inside else "vit"
+    """What the files of transformers say, and what its classifiers read."""
+    family = _family(layout, inside)
+    beside = Beside(title=f"transformers {family}", heads=TRANSFORMERS_HEADS)
+    classifies = any(set(name.split(".")) & set(TRANSFORMERS_HEADS) for name in outside)
+    # SigLIP's classifier reads the mean of the patches after the last norm, CLIP's before it, all others CLS.
+    average = family == "siglip" or (family == "clip" and classifies)
+    beside.options = {"global_pool": "avg", "fc_norm": False} if average else {"global_pool": "token"}
+    if family == "clip" and classifies:
+        beside.options["final_norm"] = False
+        beside.unused += ("norm.weight", "norm.bias")
+    if not classifies:
+        beside.unused += tuple(name for name in inside if name.startswith("pooler."))
     if config is None:
         beside.notes.append(f"There is no config.json beside the weights; the usual settings of {family} are assumed.")
         beside.options |= settings.transformers_options({"model_type": family}, guessed=True)
     else:
         beside.options |= settings.transformers_options(config)
         beside.classes = settings.transformers_classes(config, beside.notes)
-        found = vit_options(_shapes(inside), {"global_pool": "", **beside.options})
-        settings.check_against(config, found)
+        settings.check_against(config, vit_options(_shapes(inside), {"global_pool": "", **beside.options}))
     if processor is not None:
         beside.preprocess = settings.transformers_preprocess(processor, beside.notes)
     return beside
 
 
-def _parted(arch: str, inside: Tensors, outside: Tensors, beside: Beside, title: str) -> Foreign:
+def _family(layout: Layout, inside: Tensors) -> str:
+    """The kind of model that a layout of transformers has by these tensors."""
+    if layout is CLIP:
+        return "clip" if "cls_token" in inside else "siglip"
+    return "dinov2" if "blocks.0.ls1.gamma" in inside else "deit" if "reg_token" in inside else "vit"
+
+
+def _parted(arch: str, inside: Tensors, outside: Tensors, beside: Beside) -> Foreign:
     """The model with backbone and head apart."""
     made = skeleton(arch, beside.options)
     own = shapes_of(made)
-    head = find_head({**{n: t for n, t in inside.items() if n not in own}, **outside}, feature_width(made))
+    rest = {**{name: tensor for name, tensor in inside.items() if name not in own}, **outside}
+    head = find_head(rest, feature_width(made), beside.heads)
+    if head.names and head.names[0] in outside and not beside.heads:
+        beside.notes.append(f"The head is {head.names[0]}. It is taken to read what timm's model gives out.")
     left = [name for name in outside if name not in head.names]
     if left:
         beside.notes.append(f"Left out, as no part of the model: {', '.join(left[:3])}{' …' if left[3:] else ''}.")
     state = {name: tensor for name, tensor in inside.items() if name not in head.names}
-    return Foreign(
-        arch, beside.options, state, head, beside.classes, beside.preprocess, title, notes=tuple(beside.notes)
-    )
+    known = (beside.classes, beside.preprocess, beside.title)
+    return Foreign(arch, beside.options, state, head, *known, notes=tuple(beside.notes))
