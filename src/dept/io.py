@@ -176,7 +176,7 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
     """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume"), checked for damage."""
     with _opened(Path(path)) as (file, meta):
         if meta["kind"] != kind:
-            raise DataError(f"{path} is a dept {meta['kind']} file. Give a file of the kind {kind}.")
+            raise DataError(f"{path} is a dept {meta['kind']} file; a {kind} file is needed here.")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     if meta["format"] == 1 and "sha256" not in meta:  # one that has a checksum is not of that format
         logger.info("%s has format 1, which carries no checksum: damage is not noticed.", path)
