@@ -1,7 +1,7 @@
 """Prompts for a model that never saw any: the tokens of a blank image, which attention hardly notices.
 
-Random tokens draw attention to themselves: 4 x 50 of them change half of an ImageNet ViT-Ti's predictions. The tokens
-that a blank image has on its way through the same layers are what those layers are used to; they change 5 %.
+Random tokens draw attention to themselves and change many predictions. The tokens that a blank image has on its way
+through the same layers are what those layers are used to.
 """
 
 from __future__ import annotations

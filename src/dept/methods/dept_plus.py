@@ -50,7 +50,7 @@ class DePTPlus(Neighbourhood):
 
     @dataclass(frozen=True)
     class Config(Neighbourhood.Config):
-        """Chosen on source images that were made to look like another domain; see docs/results.md."""
+        """First values, taken from DePT and SHOT where they have one. They have not been searched."""
 
         weight_decay: float = 0.0
         """SGD weight decay; prompts of a trained source model are not to be drawn to 0"""
