@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ class Confidence(TypedDict):
     confidence: float
     entropy: float
     effective_classes: float
+    shares: NotRequired[list[float]]
+    """how often each class is predicted; results of older versions do not say"""
 
 
 class LabelFree(TypedDict):
@@ -155,6 +157,7 @@ def label_free(before: Tensor, after: Tensor, classes: tuple[str, ...]) -> Label
             "confidence": float(probabilities.max(dim=1).values.mean()),
             "entropy": float(entropy(probabilities.clamp_min(1e-12).log()).mean()),
             "effective_classes": float(torch.special.entr(histogram).sum().exp()),
+            "shares": [round(share, 6) for share in histogram.tolist()],
         }
 
     return {

@@ -39,7 +39,8 @@ from dept.runs.stream import constant, run_scenario
 from dept.runs.train import SourceTraining, train
 from dept.runs.uda import adapt_with_source
 
-AUTHORS_DRAW = {"subset": "stratified"}  # of suites with a ratio; a cell may ask for another
+# Of suites with a ratio, the authors' draw; a cell may ask for another. And lengths as the protocol says.
+LITERAL: dict[str, Any] = {"subset": "stratified", "fit_length": False}
 OPTIONS = {option.name for option in fields(AdaptOptions)} - {"stats"}  # which a cell asks for, and `_stats` makes
 
 
@@ -177,7 +178,7 @@ class Executor:
             images,
             score_on=images,
             **self._stats(cell),
-            **AUTHORS_DRAW | {name: value for name, value in cell.protocol.items() if name in OPTIONS},
+            **LITERAL | {name: value for name, value in cell.protocol.items() if name in OPTIONS},
             **self._method_options(cell),
         )
 

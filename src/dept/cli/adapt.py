@@ -23,14 +23,22 @@ class AdaptInput(ModelFile):
     """labelled images to evaluate on; labels never reach the adaptation"""
 
 
+@dataclass(frozen=True)
+class AdaptChoice(MethodChoice):
+    """Which method adapts."""
+
+    method: str = "auto"
+    """how to adapt: auto runs candidates and keeps one; `dept methods` lists all"""
+
+
 COMMAND = Command(
     "adapt",
     "Adapt a model to unlabelled images.",
-    {"Input": AdaptInput, "Output": RunOutput, "Method": MethodChoice, "Run": "dept.runs.adapt:AdaptOptions"},
+    {"Input": AdaptInput, "Output": RunOutput, "Method": AdaptChoice, "Run": "dept.runs.adapt:AdaptOptions"},
     common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "ratio", "device", "workers",
-            "lr", "batch", "epochs", "max_iters"),
+            "prior", "budget", "lr", "batch", "epochs", "max_iters"),
     setting="offline",
-    method="dept",
+    method="auto",
 )  # fmt: skip
 
 
@@ -40,4 +48,5 @@ def run(argv: list[str]) -> int:
     from dept.runs.adapt import adapt
 
     start = partial(adapt, given.model, given.images, score_on=given.score)
-    return show_run(["adapt", *argv], output, start, method=choice.method, config=config, options=options)
+    settings = {"method": choice.method, "preset": choice.preset, "config": config, "options": options}
+    return show_run(["adapt", *argv], output, start, **settings)

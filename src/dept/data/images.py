@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -318,6 +319,13 @@ def files_state(images: ImageSet) -> str:
     found = [path.stat() if path.exists() else None for path in images.paths]
     states = [(state.st_size, state.st_mtime_ns) if state else None for state in found]
     return hashlib.sha256(repr(states).encode()).hexdigest()
+
+
+def label_shares(images: ImageSet) -> tuple[float, ...]:
+    """The share of each class among labelled images."""
+    assert images.labels is not None
+    counts = Counter(images.labels)
+    return tuple(counts[label] / len(images) for label in range(len(images.classes)))
 
 
 def list_hash(images: ImageSet) -> str:

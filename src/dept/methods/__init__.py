@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _REGISTRY = {
     "aad": "dept.methods.aad:AaD",
     "adacontrast": "dept.methods.adacontrast:AdaContrast",
+    "auto": "dept.methods.auto:Auto",
     "can": "dept.methods.uda.can:CAN",
     "cdan": "dept.methods.uda.cdan:CDAN",
     "cfa": "dept.methods.cfa:CFA",
@@ -46,6 +47,7 @@ _REGISTRY = {
 TEST_TIME = ("offline", "online")
 """settings without source images; a method of one of them runs in the other too"""
 _COMMANDS = {
+    "auto": ("chooses among offline methods", "dept adapt"),
     "offline": ("adapts without source images", "dept adapt"),
     "online": ("adapts without source images", "dept stream"),
     "uda": ("needs labelled source images", "dept uda"),
@@ -80,6 +82,7 @@ def place(name: str, setting: str | None = None) -> str:
     if setting is not None:
         stated = card(name)
         usable = TEST_TIME if setting in TEST_TIME else (setting,)
+        usable = (*usable, "auto") if setting == "offline" else usable
         if not set(usable) & set(stated.settings):
             what, command = _COMMANDS[stated.settings[0]]
             raise ValueError(f"Method {name!r} {what}. Run it with `{command}`.")

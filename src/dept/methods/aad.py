@@ -28,6 +28,7 @@ class AaD(Neighbourhood):
     title = "AaD"
     summary = "predictions drawn to those of neighbours, pushed from the rest of the batch (Yang et al., NeurIPS 2022)"
     settings = ("offline", "online")
+    enough_steps = 300
     forwards_per_step = 2.0
     assumes_balance = True  # Σ_{i≠m} p_i·p_m is B² |mean p|² but for the diagonal: least when the mean is even
     views = "w"

@@ -41,6 +41,14 @@ def _check(name: str, value: float) -> None:
         raise ValueError(f"{name} must be below 1, found {value}.")
 
 
+def check_numbers(config: object) -> None:
+    """Refuse settings that make no sense."""
+    for name, value in vars(config).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                _check(name, number)
+
+
 @dataclass(frozen=True)
 class BaseConfig:
     """Settings that all methods share. A method's own Config adds fields and changes defaults."""
@@ -63,10 +71,7 @@ class BaseConfig:
     """steps; overrides epochs when above 0"""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, int | float) and not isinstance(number, bool):
-                    _check(name, number)
+        check_numbers(self)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class DePTPlus(Neighbourhood):
     forwards_per_step = 2.0
     assumes_balance = True
     needs_prompts = True
+    enough_steps = 300
     reuses_forward = True
     state_names = ("mean", "predicted")
 

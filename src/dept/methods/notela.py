@@ -29,6 +29,7 @@ class NOTELA(Neighbourhood):
     title = "NOTELA"
     summary = "soft labels smoothed over mutual neighbours, learned by a noisy student (Boudiaf et al., ICML 2023)"
     settings = ("offline", "online")
+    enough_steps = 300
     forwards_per_step = 3.0
     views = "ws"  # weak (label, memory), strong (student)
 

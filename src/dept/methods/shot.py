@@ -57,6 +57,7 @@ class SHOT(Method):
     summary = "information maximisation and centroid pseudo-labels, head frozen (Liang et al., ICML 2020)"
     settings: ClassVar[tuple[str, ...]] = ("offline", "online")
     passes_per_epoch = 1
+    enough_steps: ClassVar[int] = 300
     assumes_balance = True
 
     @dataclass(frozen=True)

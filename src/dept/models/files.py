@@ -47,6 +47,7 @@ def save_model(model: Model, path: str | Path) -> Path:
         "auxiliary": model.auxiliary.out_features if model.auxiliary is not None else None,
         "backbone_sha256": fingerprint(model),
         "history": card.history,
+        **({"prior": card.prior} if card.prior else {}),
         "dept_version": __version__,
     }
     if domains is not None:
@@ -74,6 +75,7 @@ def read_model(path: str | Path) -> tuple[Model, str]:
             Augment(**_tuples(meta["augment"])),
             meta["options"],
             meta["history"],
+            tuple(meta.get("prior", ())),
         )
         parts: dict[str, Any] = {
             name: meta.get(name) for name in ("stages", "prompts", "projection", "auxiliary", "domains")

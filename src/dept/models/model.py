@@ -38,6 +38,8 @@ class Card:
     """keywords that timm needs to build the backbone (img_size, in_chans, …)"""
     history: dict[str, Any] = field(default_factory=dict)
     """how the weights came about: method, config, protocol, metrics"""
+    prior: tuple[float, ...] = ()
+    """share of each class among the images that the model was trained on; empty if nobody knows"""
 
 
 class Model(AdaptedModel):

@@ -62,6 +62,7 @@ def check_model(meta: Mapping[str, Any], shapes: Shapes) -> None:
     check_layers(meta["options"], len(shapes))
     _check_classes(meta["classes"], shapes)
     _check_prompts(meta, shapes)
+    _check_prior(meta.get("prior", []), len(meta["classes"]))
     for name in ("history", "preprocess", "augment"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} must be an object, found {type(meta[name]).__name__}")
@@ -97,6 +98,14 @@ def _check_classes(classes: object, shapes: Shapes) -> None:
     rows = shapes.get("head.weight", (0,))[0]
     if len(classes) != rows:
         raise ValueError(f"there are {len(classes)} class names for a head of {rows} outputs")
+
+
+def _check_prior(prior: object, classes: int) -> None:
+    """Shares of the classes among the source images, if the file has them."""
+    shares = prior if isinstance(prior, list) else [None]
+    plain = all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
+    if shares and not (plain and len(shares) == classes and abs(sum(shares) - 1) < 1e-3):
+        raise ValueError(f"prior must be {classes} shares that sum to 1, found {str(prior)[:60]}")
 
 
 def _check_prompts(meta: Mapping[str, Any], shapes: Shapes) -> None:

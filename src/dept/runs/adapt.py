@@ -15,6 +15,7 @@ from dept.data.images import ImageSet, decodable, find_images, find_labelled, la
 from dept.data.loader import Runtime, Views, resolve_device
 from dept.data.subsets import fraction
 from dept.data.views import Augment
+from dept.methods.auto import Auto
 from dept.methods.base import BaseConfig, Method
 from dept.methods.source import Source
 from dept.models.domains import weigh_domains
@@ -25,7 +26,7 @@ from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, promptable, with_settings
 from dept.runs.loops import Event, offline, planned_steps
 from dept.runs.record import Result, places, protocol, scored_list, shown
-from dept.runs.words import adapted, few_steps
+from dept.runs.words import adapted, long_enough
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class AdaptOptions(JobOptions):
     """model of several sources: prompts start from the mean of the domains, or more from those that look alike"""
     domain_temperature: float = 0.5
     """τ of signature weights, in mean distances between source domains; smaller picks the nearest"""
+    fit_length: bool = True
+    """make as many steps as the method usually needs where its default length gives fewer (never with a preset)"""
     stats: str = ""
     """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
     half: bool = False
@@ -82,8 +85,8 @@ def adapt(
     images: str | Path | ImageSet,
     *,
     out: str | Path,
-    method: str = "dept",
-    config: BaseConfig | None = None,
+    method: str = "auto",
+    config: BaseConfig | Auto.Config | None = None,
     preset: str | None = None,
     options: AdaptOptions | None = None,
     score_on: str | Path | ImageSet | None = None,
@@ -96,16 +99,33 @@ def adapt(
     """Adapt to unlabelled images and write the adapter.
 
     Args:
-        model: a model file, or a model (it is changed in place; one that gets prompts for DePT stays as it is but for
-            a tuned backbone, see `AdaptRun.model`).
+        model: a model file, or a model (it is changed in place; method auto leaves it as it is, and so does one that
+            gives it prompts, but for a tuned backbone: see `AdaptRun.model`).
         images: a folder of any nesting, a list file, or an ImageSet; labels, if there are any, are not used.
+        method: by default candidates are run and one is kept, see `dept.methods.auto`.
         config: the method's Config; or `preset`, and `settings` that override single fields of either
             (`lr=…`) or of the options (`seed=…`).
         score_on: labelled images that the run is scored on. Labels score, they never adapt.
         augmentation: strength of the random views; the model's own by default.
     """
     options, settings = with_settings(options or AdaptOptions(), settings)
+    if method == Auto.name:
+        from dept.runs.auto import adapt_auto  # which calls this function for its candidates
+
+        return adapt_auto(
+            model,
+            images,
+            out=out,
+            config=Auto.configured(config, preset, settings),
+            options=options,
+            score_on=score_on,
+            augmentation=augmentation,
+            resume=resume,
+            overwrite=overwrite,
+            listener=listener,
+        )
     kind = methods.get(method, "offline")
+    assert config is None or isinstance(config, BaseConfig)
     chosen = make_config(kind, config, preset, settings)
     config = kind.scaled(chosen, options.ratio)
     runtime = Runtime(resolve_device(options.device), options.workers)
@@ -122,11 +142,12 @@ def adapt(
     # The model as the user had it, without the prompts that it may be given for the run. Made first, because the method
     # that is made last decides what is frozen.
     plain: Method = Source(given)
+    if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
+        config, more = long_enough(kind, config, len(target), fit=options.fit_length and not preset)
+        notes += more
     made = kind(source, config, seed=options.seed, stats=stats)
     readings, at_start = Readings.first(target, scored, made if source is given else plain, views, runtime)
     target, scored = readings.target, readings.labelled
-    if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
-        notes += few_steps(kind, config, len(target))
     record = protocol(
         source,
         target,

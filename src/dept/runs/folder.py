@@ -31,7 +31,9 @@ def silent(event: dict[str, Any]) -> None:
     """Default listener: ignores events."""
 
 
-TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+PLAN = "plan.json"
+"""what a run of several candidates has decided so far; it is there until the run has ended"""
+TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors", PLAN)
 PAGE = "report.html"
 PREDICTIONS = "predictions.jsonl"
 """predictions of a stream, one line per image"""
@@ -202,6 +204,40 @@ class RunFolder:
         if not self.predictions.exists():
             self.resume_file.unlink(missing_ok=True)
         self.log("end")
+
+
+class PlanFolder(RunFolder):
+    """The folder of a run that tries candidates, each in its own run folder below, and keeps one."""
+
+    @property
+    def resume_file(self) -> Path:
+        """The plan, from which an interrupted run continues; its candidates have their own state."""
+        return self.path / PLAN
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Write the plan, or check that an interrupted run is resumed with the settings it was started with."""
+        plain = json.loads(json.dumps(config, default=str))
+        if self.resume:
+            self._refuse_changes(_deciding(self._stored(self.resume_file)), _deciding(plain))
+            return
+        for name in (*TRACES, PAGE):
+            (self.path / name).unlink(missing_ok=True)
+        for name in TRACES:
+            for old in self.path.glob(f"candidates/*/{name}"):
+                old.unlink()
+        write_json(self.resume_file, sealed(plain))
+
+    def settled(self, steps: int) -> int:
+        """The number of steps: as found now, unless an earlier part of the run has settled it."""
+        plan = self._stored(self.resume_file)
+        if "steps" not in plan:
+            write_json(self.resume_file, sealed({**plan, "steps": steps}))
+        return int(plan.get("steps", steps))
+
+    def end(self, result: Result) -> None:
+        """Write result.json; the plan has served."""
+        write_json(self.path / "result.json", sealed(result))
+        self.resume_file.unlink(missing_ok=True)
 
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:

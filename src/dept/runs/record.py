@@ -78,6 +78,8 @@ class Result(TypedDict):
     """top-1 accuracy of every network and rule"""
     readouts_mean_per_class: NotRequired[dict[str, float]]
     adapter_bytes: NotRequired[int]
+    auto: NotRequired[dict[str, Any]]
+    """method auto: the candidates, their scores, and which was kept and why"""
     domains: NotRequired[Any]
     """adaptation: source domains that the prompts started from; training: a row per domain"""
     held_out: NotRequired[int]

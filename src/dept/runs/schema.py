@@ -115,7 +115,7 @@ _SCORES = Fields(
     required=("top1", "n", "ci95", "per_class"),
 )
 _CONFIDENCE = Fields(
-    {"confidence": SHARE, "entropy": Number(), "effective_classes": Number()},
+    {"confidence": SHARE, "entropy": Number(), "effective_classes": Number(), "shares": Items(SHARE)},
     required=("confidence", "entropy", "effective_classes"),
 )
 _LABEL_FREE = Fields(

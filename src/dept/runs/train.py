@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from dept.core.adapter import Adapter
-from dept.data.images import ImageSet, list_hash
+from dept.data.images import ImageSet, label_shares, list_hash
 from dept.data.loader import Key, Runtime, Views, resolve_device
 from dept.data.sources import AnySource, Sources, domain_keys, find_sources
 from dept.data.views import Augment
@@ -234,6 +234,7 @@ class TrainJob(Job):
     def write(self, result: Result) -> None:
         summary = {"preset_config": asdict(self.learner.config), "seed": self.options.seed}
         with_history(self.model, training=summary | {"held_out_accuracy": self.best_accuracy, **self.domains})
+        self.model.card = replace(self.model.card, prior=label_shares(self.images))
         save_model(self.model.eval(), self.folder.product)
 
     def restore(self) -> int:

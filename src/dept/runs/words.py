@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def adapted(result: Result, folder: Path, model: str) -> str:
     """A finished adaptation in a few lines, ending with the next commands."""
     free, adapter = result["label_free"], str(folder / "adapter.safetensors")
     lines = [f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}."]
+    lines += choice_lines(result["auto"]) if "auto" in result else []
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
         lines.append(_domains(result["domains"]))
@@ -31,6 +33,16 @@ def adapted(result: Result, folder: Path, model: str) -> str:
     lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
+
+
+def choice_lines(record: Mapping[str, Any]) -> list[str]:
+    """Which candidates method auto had, how they scored without labels, and why one was kept."""
+    rows = [
+        f"  {one['name']}: {100 * one['distance']:.1f} % away from the expected class shares, "
+        f"{100 * one['changed']:.1f} % of predictions changed"
+        for one in record["candidates"]
+    ]
+    return [f"auto kept {record['kept']}: {record['why']}", *rows]
 
 
 def adapted_with_source(result: Result, file: Path) -> str:
@@ -86,15 +98,20 @@ def judged_lines(found: Mapping[str, Any], sides: tuple[str, str] = ("before", "
     ]
 
 
-def few_steps(kind: type[Method], config: BaseConfig, images: int) -> list[str]:
-    """A note if the default length makes so few steps that the method would probably improve with more."""
-    steps = planned_steps(config, images)
-    if steps >= kind.enough_steps:
-        return []
-    return [
-        f"Only {steps} steps ({config.epochs} epochs × {images} images). {kind.name} usually needs about "
-        f"{kind.enough_steps:,}: try `max_iters` {kind.enough_steps}."
-    ]
+def long_enough(kind: type[Method], config: BaseConfig, images: int, *, fit: bool) -> tuple[BaseConfig, list[str]]:
+    """The config with the steps that the method usually needs if its default length gives fewer, and a note on that.
+
+    Args:
+        fit: whether to change the length; otherwise the note says what to change.
+    """
+    steps, enough = planned_steps(config, images), kind.enough_steps
+    if steps >= enough:
+        return config, []
+    if fit:
+        note = f"{enough:,} steps, because {config.epochs} epochs of {images} images are only {steps}."
+        return replace(config, max_iters=enough), [note]
+    short = f"Only {steps} steps ({config.epochs} epochs × {images} images). {kind.name} usually needs about "
+    return config, [f"{short}{enough:,}: try `max_iters` {enough}."]
 
 
 def collapse_warning(free: LabelFree) -> str:

@@ -16,6 +16,7 @@ _NAMES = (
     *("data-ratio", "prompt-number", "loss-ablation", "hyper-parameters", "motivation"),
     *("pacs", "office-home", "streams", "streams-gradual"),
     *("pacs-mini", "pacs-select", "pacs-full", "pacs-multi", "pacs-ratio", "pacs-losses", "pacs-why"),
+    *("pacs-styles", "pacs-all", "pacs-few", "office-caltech"),
     *("digits", "imagenet-c-mini", "imagenet-c-select"),
 )
 

@@ -1,22 +1,31 @@
 """Images of the domains that benchmarks name: those of the data sets, and what is made from them.
 
-A name may have a variant after a slash: "snow/5" (severity), "photo/held-out" (what source training held out, under
-corruptions that no target has: settings are chosen there, without any target image).
+A name may have a variant after a slash:
+- "snow/5": a severity;
+- "photo/held-out": what source training held out, under corruptions that no target has. Settings are chosen there,
+  without any target image;
+- "photo/seen": half of the images, to train on, and the other half as "photo/ink", "photo/poster" (see `styles`),
+  "photo/contrast" or any other corruption at severity 5. Objectives are chosen there, without any target image;
+- "sketch/3-classes": only the images of three classes, drawn by the name of the domain.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dept.data import datasets
-from dept.data.corruptions import EXTRA
+from dept.data.corruptions import CORRUPTIONS, EXTRA
 from dept.data.corruptions.tree import write_tree
 from dept.data.digits import real_digits, write_digits
 from dept.data.images import ImageSet, concatenated, find_labelled
+from dept.data.styles import STYLES, redrawn
 from dept.data.subsets import split
 from dept.errors import DataError, UsageError
+
+FEW = "/3-classes"
 
 
 def split_name(domain: str) -> tuple[str, str]:
@@ -40,11 +49,23 @@ class Domains:
             return _MADE[data](self, domain)
         if (data, domain) == ("imagenet-c", "clean"):  # where its source models learn
             data, domain = "imagenet", "train"
+        if domain.endswith(FEW):
+            return _few_classes(self.load(data, domain.removesuffix(FEW)), domain)
         name, variant = split_name(domain)
-        if variant != "held-out":
-            return datasets.get(data).load(self.folder(), domain, allow_partial=self.allow_partial)
-        held_out = split(self.load(data, name), 0.1, seed=0)[1]
-        return _corrupted(held_out, self.work / f"{data}-held-out" / name, EXTRA, 3)
+        if variant == "held-out":
+            held_out = split(self.load(data, name), 0.1, seed=0)[1]
+            return _corrupted(held_out, self.work / f"{data}-held-out" / name, EXTRA, 3)
+        if variant == "seen" or variant in STYLES or variant in CORRUPTIONS:
+            return self._half(data, name, variant)
+        return datasets.get(data).load(self.folder(), domain, allow_partial=self.allow_partial)
+
+    def _half(self, data: str, name: str, variant: str) -> ImageSet:
+        """Half of a domain as it is, or the other half redrawn or corrupted."""
+        seen, unseen = split(self.load(data, name), 0.5, seed=0)
+        out = self.work / f"{data}-unseen" / name
+        if variant == "seen":
+            return seen
+        return redrawn(unseen, out, variant) if variant in STYLES else _corrupted(unseen, out, (variant,), 5)
 
     def ready(self, data: str) -> None:
         """Raise if the data folder is missing; the digits need none."""
@@ -85,6 +106,13 @@ def _corrupted(images: ImageSet, out: Path, kinds: tuple[str, ...], severity: in
     written = write_tree(images, out, kinds, (severity,), size=0, workers=0)
     assert images.labels is not None
     return ImageSet(out, tuple(written), images.labels * len(kinds), images.classes)
+
+
+def _few_classes(images: ImageSet, domain: str) -> ImageSet:
+    """Images of three of the classes: a target whose class shares are not those of the source."""
+    assert images.labels is not None
+    kept = random.Random(domain).sample(range(len(images.classes)), 3)
+    return images.take([position for position, label in enumerate(images.labels) if label in kept])
 
 
 def _digits(domains: Domains, domain: str) -> ImageSet:

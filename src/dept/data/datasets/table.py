@@ -12,6 +12,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 VISDA_CLASSES = _words("aeroplane bicycle bus car horse knife motorcycle person plant skateboard train truck")
 PACS_CLASSES = _words("dog elephant giraffe guitar horse house person")
+OFFICE_CALTECH_CLASSES = _words("backpack bike calculator headphones keyboard laptop monitor mouse mug projector")
 OFFICE_HOME_CLASSES = _words(
     """Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards Computer
     Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer
@@ -114,5 +115,17 @@ TABLE: tuple[Benchmark, ...] = (
         ("office-home", "officehome", "office_home", "OfficeHomeDataset_10072016"),
         "https://www.hemanthdv.org/officeHomeDataset.html",
         "fair-use notice: non-commercial research",
+    ),
+    Benchmark(
+        "office-caltech",
+        "Office-Caltech-10",
+        tuple(
+            Domain(name, images)
+            for name, images in (("amazon", 958), ("caltech10", 1_123), ("webcam", 295), ("dslr", 157))
+        ),
+        OFFICE_CALTECH_CLASSES,
+        ("office-caltech", "office-caltech-10", "office_caltech_10", "officecaltech10"),
+        "https://github.com/jindongwang/transferlearning/tree/master/data",
+        "no terms stated",
     ),
 )

@@ -1,0 +1,187 @@
+"""`adapt` with method auto: candidates are adapted in turn, and the best of them by label-free scores is kept.
+
+Every candidate is an ordinary run in OUT/candidates. The files of the one that is kept are copied to OUT, whose
+result.json also says which candidates there were, how they scored and why this one was kept.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dept import methods
+from dept.core.blocks import can_be_prompted
+from dept.data.images import ImageSet, decodable, find_images, labelled_as
+from dept.data.loader import Runtime, resolve_device
+from dept.data.views import Augment
+from dept.errors import UsageError
+from dept.health.choice import Scored, choose, shares_differ
+from dept.health.prior import Prior, believed
+from dept.io import write_atomic
+from dept.methods.auto import Auto
+from dept.models.files import apply_adapter, load_adapter, load_model
+from dept.models.model import Model
+from dept.models.stats import load_stats
+from dept.runs.folder import Listener, PlanFolder
+from dept.runs.loops import class_probabilities, steps_per_epoch
+from dept.runs.read import read_result
+from dept.runs.record import Result, shown
+
+if TYPE_CHECKING:
+    from dept.runs.adapt import AdaptOptions, AdaptRun
+
+EPOCHS, LEAST_STEPS = 15, 300
+"""length of the longest candidate: the paper's epochs, which are too few steps on a small folder"""
+PASSES = 3
+"""over all images, of a run without a backward: before, its step, after"""
+COPIED = ("config.json", "events.jsonl", "adapter.safetensors")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What all candidates are adapted with."""
+
+    model: str | Path | Model
+    images: str | Path | ImageSet
+    options: AdaptOptions
+    score_on: str | Path | ImageSet | None
+    augmentation: Augment | None
+    folder: PlanFolder
+
+    def run(self, method: str, **settings: Any) -> tuple[Result, AdaptRun | None]:
+        """One candidate in its own folder: begun, resumed, or read if it has ended before an interruption."""
+        from dept.runs.adapt import adapt  # which calls this module for method auto
+
+        out = self.place(method)
+        done = read_result(out / "result.json")
+        if done:
+            return done, None
+        begun = (out / "resume.safetensors").exists()
+        length = f", {settings['max_iters']} steps" if "max_iters" in settings else ""
+        self.folder.listener({"event": "note", "text": f"Candidate {method}{length}."})
+        made = adapt(
+            deepcopy(self.model) if isinstance(self.model, Model) else self.model,
+            self.images,
+            out=out,
+            method=method,
+            options=self.options,
+            score_on=self.score_on,
+            augmentation=self.augmentation,
+            resume=begun,
+            overwrite=not begun,
+            listener=self.folder.listener,
+            **settings,
+        )
+        return made.result, made
+
+    def place(self, method: str) -> Path:
+        """The run folder of a candidate."""
+        return self.folder.path / "candidates" / method
+
+
+def adapt_auto(
+    model: str | Path | Model,
+    images: str | Path | ImageSet,
+    *,
+    out: str | Path,
+    config: Auto.Config,
+    options: AdaptOptions,
+    score_on: str | Path | ImageSet | None,
+    augmentation: Augment | None,
+    resume: bool,
+    overwrite: bool,
+    listener: Listener,
+) -> AdaptRun:
+    """Try the candidates, keep one. See `adapt`; a model that is given is not changed."""
+    given = model if isinstance(model, Model) else load_model(model)
+    known = given.card.prior
+    if options.stats and not known:
+        counts = load_stats(options.stats, given)["class_counts"]
+        known = tuple((counts / counts.sum()).tolist())
+    prior = believed(config.prior, given.classes, known)
+    seconds = parse_budget(config.budget)
+    folder = PlanFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
+    trial = Trial(model, images, options, score_on, augmentation, folder)
+    with folder.locked():
+        folder.begin({"protocol": {"config": asdict(config)}, "options": asdict(options)})
+        return _tried(trial, given, prior, config, seconds)
+
+
+def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, seconds: float) -> AdaptRun:
+    """The cheap candidate, then the long one, then one without assumptions if class shares look different."""
+    main = "dept+" if given.stages or can_be_prompted(given.backbone) else "shot"
+    began, runs = time.monotonic(), {}
+    runs["neo"] = trial.run("neo", batch=config.batch)
+    first = runs["neo"][0]
+    steps = config.max_iters or max(LEAST_STEPS, EPOCHS * steps_per_epoch(first["images"], config.batch))
+    if seconds:
+        steps = min(steps, affordable(seconds, time.monotonic() - began, first["images"], config.batch, main))
+    steps = trial.folder.settled(steps)
+    differ = not prior.declared and shares_differ(scored("neo", first), prior)
+    runs[main] = trial.run(main, batch=config.batch, max_iters=steps)
+    if differ and main == "dept+":
+        runs["notela"] = trial.run("notela", batch=config.batch, max_iters=max(1, steps // 3))
+    choice = choose([scored(name, result) for name, (result, _) in runs.items()], prior, differ=differ)
+    if choice.kept == "source":
+        runs["source"] = trial.run("source")
+    record = {"prior": prior.origin, "declared": prior.declared, "steps": steps, **asdict(choice)}
+    return _kept(trial, choice.kept, *runs[choice.kept], record)
+
+
+def scored(name: str, result: Result) -> Scored:
+    """What the choice depends on, of a finished candidate."""
+    free = result["label_free"]
+    return Scored(name, free["before"]["shares"], free["after"]["shares"], free["changed"], result["images"])
+
+
+def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None, record: dict[str, Any]) -> AdaptRun:
+    """Copy the candidate's files, write the result, and return the run as if it had been the only one."""
+    folder, place = trial.folder, trial.place(name)
+    for file in COPIED:
+        write_atomic(folder.path / file, (place / file).read_bytes())
+    result = cast(Result, {**result, "auto": record})
+    folder.end(result)
+    made = made or _read_back(trial, place, result)
+    return replace(made, folder=folder.path, adapter=folder.product, result=result)
+
+
+def _read_back(trial: Trial, place: Path, result: Result) -> AdaptRun:
+    """The run of a candidate that ended before an interruption: its probabilities are computed again."""
+    from dept.runs.adapt import AdaptRun
+
+    model = trial.model
+    before = deepcopy(model) if isinstance(model, Model) else load_model(model)
+    runtime = Runtime(resolve_device(trial.options.device), trial.options.workers)
+    adapted = apply_adapter(deepcopy(before), load_adapter(place / "adapter.safetensors", before)).eval()
+    labelled = None if trial.score_on is None else labelled_as(trial.score_on, before.classes, "scored")
+    found = trial.images if isinstance(trial.images, ImageSet) else find_images(trial.images)
+    images = decodable(labelled or found, channels=before.card.preprocess.channels)
+    first, last = (class_probabilities(one, images, runtime) for one in (before, adapted))
+    name = AdaptRun.source if isinstance(model, Model) else shown(Path(model).absolute())
+    scored_on = None if labelled is None else images
+    return AdaptRun(place, place / "adapter.safetensors", result, adapted, first, last, name, scored_on)
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of "90s", "5m" or "1h"; 0 for no limit."""
+    if not text:
+        return 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if match is None or not float(match[1]):
+        raise UsageError(f"`budget` must be a time such as 90s, 5m or 1h, found {text!r}.")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def affordable(seconds: float, spent: float, images: int, batch: int, method: str) -> int:
+    """Steps that the rest of a budget allows, at least 1.
+
+    Args:
+        spent: seconds of the first candidate, which is three passes over all images.
+    """
+    per_image = spent / (PASSES * images)
+    step = batch * per_image * (1 + methods.get(method).forwards_per_step)
+    return max(1, int((seconds - 2 * spent) / step))
