@@ -44,8 +44,9 @@ def method_table() -> str:
     lines = [f"| method | what it does | {' | '.join(columns.values())} |", "|---|---|:-:|:-:|:-:|"]
     for name in sorted(methods.available(), key=lambda name: (methods.card(name).settings[0] == "uda", name)):
         card = methods.card(name)
-        if set(columns) & set(card.settings):
-            marks = " | ".join("✓" if setting in card.settings else "" for setting in columns)
+        settings = {"offline" if setting == "auto" else setting for setting in card.settings}
+        if settings & set(columns):
+            marks = " | ".join("✓" if setting in settings else "" for setting in columns)
             lines.append(f"| {card.title} (`{name}`) | {card.summary} | {marks} |")
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ import dept
 
 model_file, images = sys.argv[1:3]
 
-run = dept.adapt(model_file, images, out="runs/site", method="dept", seed=0, overwrite=True)
+run = dept.adapt(model_file, images, out="runs/site", overwrite=True)
 print(run)
 
 model = dept.load(model_file, adapter=run.adapter)

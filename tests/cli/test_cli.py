@@ -28,13 +28,14 @@ from dept.runs.train import TrainRun
 from support import ARCH, PROJECTION, TIMM, StopAfter, events, tiny_model, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
+DEPT = ["--method", "dept"]
 HEADS = [word for name, value in PROJECTION.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @pytest.fixture(scope="module")
 def adapted(source_run: TrainRun, target_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "run"
-    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]) == 0
+    assert main(["adapt", str(source_run.file), str(target_images), "--out", str(out), *DEPT, *SMALL, *HEADS]) == 0
     return out / "adapter.safetensors"
 
 
@@ -83,7 +84,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["adapt", "m", "i", "x", "--out", "o"], "Unrecognized options: x. See"),
         (["train", "x", "--out", "y", "--epochs", "many"], "Error parsing --epochs: invalid literal for int()"),
         (["predict", "m", "i", "--format", "xml"], "choice 'xml' for argument '--format'. Expected one of"),
-        (["adapt", "m", "i", "--out", "o", "--lr", "-1"], "dept: --lr must be at least 0 and finite, found -1.0. See"),
+        (["stream", "m", "i", "--out", "o", "--lr", "-1"], "dept: --lr must be at least 0 and finite, found -1.0. See"),
     ],
 )  # fmt: skip
 def test_usage_errors_are_sentences(argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +189,7 @@ def test_a_resnet_goes_from_convert_to_adapt_by_the_printed_command(
     assert main([str(word) for word in [*argv, "--classes", tmp_path / "classes.txt"]]) == 0
     command = f"dept adapt {model} NEW_IMAGES --out runs/site --method tent"
     assert command in capsys.readouterr().out
-    base = ["adapt", model, target_images, "--out", run, *SMALL]
+    base = ["adapt", model, target_images, "--out", run, *DEPT, *SMALL]
     refusal = "This model is a ResNet (resnet10t). The methods tent and shot need no prompts."
     assert refusal in fails(capsys, base, 2)
     assert refusal in fails(capsys, ["stream", *base[1:5]], 2)
@@ -233,8 +234,8 @@ def test_adapt_flags_reach_the_method(
     source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), "--preset", "paper", "--w-cls", "0",
-            "--seed", "5", "--half", "--max-iters", "1", *SMALL, *HEADS]  # fmt: skip
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *DEPT, "--preset", "paper",
+            "--w-cls", "0", "--seed", "5", "--half", "--max-iters", "1", *SMALL, *HEADS]  # fmt: skip
     assert main(argv) == 0
     protocol = json.loads((out / "result.json").read_text())["protocol"]
     assert (protocol["config"]["reduction"], protocol["config"]["w_cls"], protocol["seed"]) == ("sum", 0.0, 5)
@@ -247,7 +248,7 @@ def test_adapt_refusals(
 ) -> None:
     out = ["--out", tmp_path / "run"]
     assert "no method 'nope'. Choose from" in fails(capsys, ["adapt", "m", "i", *out, "--method", "nope"], 2)
-    assert "no preset 'x'" in fails(capsys, ["adapt", "m", "i", *out, "--preset", "x"], 2)
+    assert "no preset 'x'" in fails(capsys, ["adapt", "m", "i", *out, *DEPT, "--preset", "x"], 2)
     assert "m.safetensors does not exist" in fails(capsys, ["adapt", "m.safetensors", target_images, *out], 3)
     assert "does not exist" in fails(capsys, ["adapt", source_run.file, tmp_path / "none", *out], 3)
     assert "a model file is needed" in fails(capsys, ["adapt", adapted, target_images, *out], 3)
@@ -265,7 +266,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     out = tmp_path / "my run"
-    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *SMALL, *HEADS]
+    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *DEPT, *SMALL, *HEADS]
     with monkeypatch.context() as patch:
         patch.setattr("dept.runs.folder.stop_signal", StopAfter(2))
         assert main(argv) == 130
@@ -483,7 +484,7 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     for name in methods.available():
         assert main(["methods", name]) == 0
         text = capsys.readouterr().out
-        assert "Cost:" in text and "lr " in text
+        assert "Cost:" in text and "batch " in text
     assert "preset paper: w_class=0.0" in (main(["methods", "dept"]) or capsys.readouterr().out)
     assert "There is no method 'x'" in fails(capsys, ["methods", "x"], 2)
 

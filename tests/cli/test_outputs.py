@@ -141,7 +141,7 @@ def test_seeds_and_prompts_that_cannot_be(
 
 def test_fresh_prompts_that_cannot_be(source_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = save_model(tiny_model(stages=0, prompts=0), tmp_path / "plain.safetensors")
-    base = runs("adapt", plain, source_images)
+    base = [*runs("adapt", plain, source_images), "--method", "dept"]
     for count in (0, -4):
         said = refused(capsys, *base, "--out", tmp_path / "run", "--prompts", count)
         assert f"at least 1 for a method that tunes prompts, found 4 and {count}" in said

@@ -358,7 +358,9 @@ def test_a_domain_that_lacks_classes_trains_with_a_note(domains: list[Path], tmp
 
 
 def test_adaptation_starts_from_the_mean(run: TrainRun, target_images: Path, tmp_path: Path) -> None:
-    done = adapt(run.file, target_images, out=tmp_path / "run", batch=4, max_iters=1, device="cpu", lr=0.0)
+    done = adapt(
+        run.file, target_images, out=tmp_path / "run", method="dept", batch=4, max_iters=1, device="cpu", lr=0.0
+    )
     assert torch.equal(load_model(run.file).prompts, done.model.prompts)  # nothing moves at rate 0
     tensors, meta = read_tensors(done.adapter, "adapter")
     assert tensors.keys() == {"prompts", "head.weight", "head.bias"} and tensors["prompts"].shape == (2, 5, 32)
@@ -376,7 +378,9 @@ def test_a_model_of_one_source_says_nothing_of_domains(
     assert "domains" not in done.result and "domains" not in done.result["protocol"]
     assert "domains" not in read_meta(done.adapter) and "domains" not in read_meta(source_run.file)
     with pytest.raises(UsageError, match="needs a model with prompts of several source domains"):
-        adapt(source_run.file, target_images, out=tmp_path / "b", domain_weights="signature", device="cpu")
+        adapt(
+            source_run.file, target_images, out=tmp_path / "b", method="neo", domain_weights="signature", device="cpu"
+        )
 
 
 def test_streams_predictions_and_scores_work_as_with_any_model(run: TrainRun, target_labelled: Path) -> None:
@@ -428,10 +432,10 @@ def test_a_small_temperature_picks_the_nearest_domain(run: TrainRun, domains: li
 
 
 def test_weights_are_refused_for_prompts_that_have_moved(run: TrainRun, target_images: Path, tmp_path: Path) -> None:
-    done = adapt(run.file, target_images, out=tmp_path / "a", batch=4, max_iters=1, lr=0.1, device="cpu")
+    done = adapt(run.file, target_images, out=tmp_path / "a", method="dept", batch=4, max_iters=1, lr=0.1, device="cpu")
     adapted = load(run.file, adapter=done.adapter)
     with pytest.raises(UsageError, match="no longer the mean of its source domains"):
-        adapt(adapted, target_images, out=tmp_path / "b", domain_weights="signature", device="cpu")
+        adapt(adapted, target_images, out=tmp_path / "b", method="neo", domain_weights="signature", device="cpu")
 
 
 def test_a_model_whose_prompts_have_moved_is_stored_without_domains(run: TrainRun, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dept.runs.adapt import AdaptRun, adapt
 from dept.runs.train import TrainRun
 from support import PROJECTION
 
-SMALL: dict[str, Any] = {"epochs": 2, "batch": 4, "lr": 0.2, "device": "cpu", **PROJECTION}
+SMALL: dict[str, Any] = {"method": "dept", "epochs": 2, "batch": 4, "lr": 0.2, "device": "cpu", **PROJECTION}
 
 
 @pytest.fixture(scope="session")

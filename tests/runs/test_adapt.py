@@ -43,7 +43,7 @@ from support import (
 )
 
 BRIEF: dict[str, Any] = {"batch": 4, "max_iters": 1, "device": "cpu"}
-TINY: dict[str, Any] = {"batch": 4, "epochs": 2, "device": "cpu", **PROJECTION}
+TINY: dict[str, Any] = {"method": "dept", "batch": 4, "epochs": 2, "device": "cpu", **PROJECTION}
 
 
 @pytest.fixture(scope="module")
@@ -368,15 +368,27 @@ def test_a_model_without_prompts_gets_fresh_ones_with_a_note(target_images: Path
     assert run.model.backbone is plain.backbone
 
 
-def test_few_steps_by_default_are_noted_and_a_chosen_length_is_not(
-    source_run: TrainRun, target_images: Path, tmp_path: Path
+def test_a_default_length_is_raised_to_what_the_method_needs(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = adapt(source_run.file, target_images, out=tmp_path / "a", batch=16, device="cpu", **PROJECTION)
-    sentence = "Only 15 steps (15 epochs × 10 images). dept usually needs about 1,200: try `max_iters` 1200."
-    assert noted.result["notes"] == [sentence] and f"Note: {sentence}" in str(noted)
-    chosen = adapt(source_run.file, target_images, out=tmp_path / "b", **BRIEF, **PROJECTION)
-    other = adapt(source_run.file, target_images, out=tmp_path / "c", method="tent", device="cpu")
+    monkeypatch.setattr(DePT, "enough_steps", 20)
+    settings: dict[str, Any] = {"method": "dept", "batch": 16, "device": "cpu", **PROJECTION}
+    fitted = adapt(source_run.file, target_images, out=tmp_path / "a", **settings)
+    sentence = "20 steps, because 15 epochs of 10 images are only 15."
+    assert fitted.result["notes"] == [sentence] and f"Note: {sentence}" in str(fitted)
+    assert fitted.result["protocol"]["config"]["max_iters"] == 20
+    kept = adapt(source_run.file, target_images, out=tmp_path / "b", fit_length=False, **settings)
+    sentence = "Only 15 steps (15 epochs × 10 images). dept usually needs about 20: try `max_iters` 20."
+    assert kept.result["notes"] == [sentence] and kept.result["protocol"]["config"]["max_iters"] == 0
+
+
+def test_a_length_that_was_asked_for_is_kept(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    chosen = adapt(source_run.file, target_images, out=tmp_path / "a", method="dept", **BRIEF, **PROJECTION)
+    other = adapt(source_run.file, target_images, out=tmp_path / "b", method="tent", device="cpu")
     assert chosen.result["notes"] == other.result["notes"] == []
+    preset = adapt(source_run.file, target_images, out=tmp_path / "c", method="dept", preset="official", batch=16,
+                   device="cpu", **PROJECTION)  # fmt: skip
+    assert preset.result["protocol"]["config"]["max_iters"] == 0  # a preset is literal
 
 
 def test_the_gain_is_over_the_model_that_was_given(target_labelled: Path, tmp_path: Path) -> None:
@@ -500,9 +512,7 @@ def test_checkpointing_adapts_to_nearly_the_same_bits(
     source_run: TrainRun, target_images: Path, tmp_path: Path
 ) -> None:
     plain, recomputed = (
-        adapt(
-            source_run.file, target_images, out=tmp_path / str(flag), batch=4, epochs=1, device="cpu", checkpoint=flag
-        )
+        adapt(source_run.file, target_images, out=tmp_path / str(flag), method="dept", checkpoint=flag, **BRIEF)
         for flag in (False, True)
     )
     torch.testing.assert_close(plain.after, recomputed.after, rtol=0, atol=1e-5)

@@ -112,7 +112,16 @@ def test_the_missing_extra_is_named_before_anything_runs(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match=r"pip install 'dept\[tensorboard\]'"):
         TensorBoard(tmp_path)
-    argv = ["adapt", str(source_run.file), str(target_images), "--out", str(tmp_path / "run"), "--tensorboard"]
+    argv = [
+        "adapt",
+        str(source_run.file),
+        str(target_images),
+        "--out",
+        str(tmp_path / "run"),
+        "--method",
+        "dept",
+        "--tensorboard",
+    ]
     assert main([*argv, *SMALL]) == 2
     assert "pip install 'dept[tensorboard]'" in capsys.readouterr().err and not (tmp_path / "run").exists()
 

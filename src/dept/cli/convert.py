@@ -88,7 +88,7 @@ def run(argv: list[str]) -> None:
     if found.preprocess is None and (how.mean is None or how.std is None):
         say("The normalisation is not in the file. If it was another, give --mean and --std: predictions depend on it.")
     file = shlex.quote(str(path))
-    show(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       {adapt_command(model, path)}")
+    show(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       {adapt_command(path)}")
     show(f"       dept stats {file} SOURCE        (what the methods cfa and eata need to know about the source)")
 
 

@@ -14,7 +14,7 @@ from dept.errors import UsageError
 from dept.methods.declared import attribute, fields, module_docstring
 
 GROUPS = {
-    "Without source images (dept adapt, dept stream)": methods.TEST_TIME,
+    "Without source images (dept adapt, dept stream)": ("auto", *methods.TEST_TIME),
     "With labelled source images (dept uda)": ("uda",),
     "Source training (dept train)": ("train",),
 }

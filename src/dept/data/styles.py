@@ -7,14 +7,12 @@ Corruptions leave a picture a photograph. What is chosen for targets such as dra
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from dept.data.decoding import decode
 from dept.data.images import ImageSet
-from dept.io import write_atomic
 
 
 def ink(image: Image.Image) -> Image.Image:
@@ -39,6 +37,7 @@ def redrawn(images: ImageSet, out: Path, style: str) -> ImageSet:
     for source, target in zip(images.paths, files, strict=True):
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            STYLES[style](decode(source)).save(png := BytesIO(), "PNG")
-            write_atomic(target, png.getvalue())
+            part = target.with_suffix(".part")  # not an image until it is whole
+            STYLES[style](decode(source)).save(part, "PNG")
+            part.replace(target)
     return ImageSet(out, files, images.labels, images.classes)

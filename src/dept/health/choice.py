@@ -3,8 +3,9 @@
 The score is the distance between the classes that are predicted and those that are expected: total variation, a share
 of the images. Whatever else is wrong, so many predictions are. It is what diversity terms optimise, so it decides only
 where class shares may be assumed: where the user declares them, or where the re-centred source model does not speak
-against them. Re-centring makes the mean logits of all classes equal. If a few classes still take most images after it,
-the others are probably absent. Then only a candidate that assumes nothing about class shares may replace the source.
+against them. Re-centring takes away what a shift does to all images alike, and with it most of a lean to a few classes.
+If the lean remains, the other classes are probably absent. Then only a candidate that assumes nothing about class
+shares may replace the source model.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any
 
 from dept.health.prior import Prior, sampling_noise, total_variation
 
-LIMIT = 0.35
-"""distance of the re-centred source model's class shares from which on they count as unlike the source's"""
+LIMIT = 0.1
+"""distance of the re-centred source model from the believed shares, beyond sampling noise, that needs a reason"""
+REMAINS = 0.6
+"""share of the source model's distance that remains after re-centring if classes are absent; a shift leaves less"""
+FAR = 0.25
+"""distance after re-centring that no shift left in the suite where these numbers were chosen (docs/auto.md)"""
 MARGIN = 0.01
 """gain in distance that is worth a change of predictions"""
 LARGEST_CHANGE = 0.25
@@ -46,8 +51,9 @@ class Choice:
 
 def shares_differ(recentred: Scored, prior: Prior) -> bool:
     """Whether the re-centred source model (NEO) speaks against the shares that the target is believed to have."""
-    noise = sampling_noise(len(prior.shares), recentred.images)
-    return total_variation(recentred.after, prior.shares) > LIMIT + noise
+    source, left = (total_variation(shares, prior.shares) for shares in (recentred.before, recentred.after))
+    beyond_noise = left - sampling_noise(len(prior.shares), recentred.images)
+    return beyond_noise > FAR or (beyond_noise > LIMIT and left > REMAINS * source)
 
 
 def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choice:

@@ -46,7 +46,7 @@ class TrainRun:
     model: Model = field(repr=False)
 
     def __str__(self) -> str:
-        return trained(self.result, self.model, self.file)
+        return trained(self.result, self.file)
 
 
 def train(

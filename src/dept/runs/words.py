@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dept.core.blocks import can_be_prompted
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree
-from dept.models.model import Model
 from dept.runs.loops import planned_steps
 from dept.runs.record import Result
 
@@ -56,7 +54,7 @@ def adapted_with_source(result: Result, file: Path) -> str:
     return "\n".join([*lines, f"Model: {file}", f"Next:  dept predict {shlex.quote(str(file))} IMAGES"])
 
 
-def trained(result: Result, model: Model, file: Path) -> str:
+def trained(result: Result, file: Path) -> str:
     """A finished training in a few lines, ending with the next command."""
     lines = [
         f"Trained on {result['images']} images ({result['held_out']} held out). Best epoch "
@@ -67,13 +65,12 @@ def trained(result: Result, model: Model, file: Path) -> str:
         mean = row.get("accuracy_mean_prompts")
         with_mean = "" if mean is None else f" with its own prompts, {100 * mean:.1f} % with the mean of all"
         lines.append(f"  {row['name']}: {row['images']} images, held-out {100 * row['accuracy']:.1f} %{with_mean}")
-    return "\n".join([*lines, f"Model: {file}", f"Next:  {adapt_command(model, file)}"])
+    return "\n".join([*lines, f"Model: {file}", f"Next:  {adapt_command(file)}"])
 
 
-def adapt_command(model: Model, file: Path) -> str:
-    """The command that adapts this model to new images. DePT is the default where prompts can enter."""
-    method = [] if can_be_prompted(model.backbone) else [flag("method"), "tent"]
-    return shlex.join(["dept", "adapt", str(file), "NEW_IMAGES", flag("out"), "runs/site", *method])
+def adapt_command(file: Path) -> str:
+    """The command that adapts a model to new images."""
+    return shlex.join(["dept", "adapt", str(file), "NEW_IMAGES", flag("out"), "runs/site"])
 
 
 def streamed(result: Result, folder: Path) -> str:

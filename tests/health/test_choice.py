@@ -1,0 +1,59 @@
+"""The choice among candidates, on shares made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dept.health.choice import Scored, choose, shares_differ
+from dept.health.prior import Prior, sampling_noise, total_variation
+
+EVEN = Prior((0.25,) * 4, "uniform", declared=False)
+LEANING, EVENED, FEW = (0.7, 0.1, 0.1, 0.1), (0.3, 0.25, 0.25, 0.2), (0.5, 0.5, 0.0, 0.0)
+
+
+def candidate(name: str, after: tuple[float, ...], *, changed: float = 0.3, images: int = 400) -> Scored:
+    return Scored(name, LEANING, after, changed, images)
+
+
+def test_total_variation() -> None:
+    assert total_variation(LEANING, EVEN.shares) == pytest.approx(0.45)  # 0.45 too many in the first class
+    assert total_variation(FEW, FEW) == 0
+
+
+def test_sampling_noise_is_about_the_distance_of_a_sample() -> None:
+    assert sampling_noise(4, 400) == pytest.approx(0.04)
+
+
+def test_the_nearest_to_the_shares_is_kept() -> None:
+    choice = choose([candidate("neo", (0.5, 0.2, 0.2, 0.1)), candidate("dept+", EVENED)], EVEN, differ=False)
+    assert choice.kept == "dept+" and "equal class shares" in choice.why
+    assert [row["name"] for row in choice.candidates] == ["source", "neo", "dept+"]
+    assert [row["distance"] for row in choice.candidates] == pytest.approx([0.45, 0.25, 0.05])
+
+
+def test_the_source_model_is_kept_if_nothing_is_nearer() -> None:
+    assert choose([candidate("neo", LEANING), candidate("dept+", FEW)], EVEN, differ=False).kept == "source"
+    near = (0.695, 0.105, 0.1, 0.1)  # half a point nearer: not worth a change
+    assert choose([candidate("neo", near)], EVEN, differ=False).kept == "source"
+
+
+def test_without_known_shares_only_what_assumes_nothing_may_change_predictions() -> None:
+    candidates = [candidate("neo", EVENED), candidate("dept+", EVENED)]
+    assert choose(candidates, EVEN, differ=True).kept == "source"
+    assert choose([*candidates, candidate("notela", FEW, changed=0.2)], EVEN, differ=True).kept == "notela"
+    far = choose([*candidates, candidate("notela", EVENED, changed=0.5)], EVEN, differ=True)
+    assert far.kept == "source" and "`prior`" in far.why
+
+
+@pytest.mark.parametrize(
+    ("after", "images", "differ"),
+    [
+        (EVENED, 400, False),  # re-centring took the lean away: a shift
+        (LEANING, 400, True),  # it did not: classes are absent
+        ((0.5, 0.2, 0.15, 0.15), 400, False),  # 0.25 of 0.45 is left
+        ((0.54, 0.16, 0.15, 0.15), 400, True),  # 0.29 of 0.45 is left
+        ((0.54, 0.16, 0.15, 0.15), 12, False),  # of so few images this may be chance
+    ],
+)
+def test_absent_classes_are_told_from_a_shift(after: tuple[float, ...], images: int, differ: bool) -> None:
+    assert shares_differ(candidate("neo", after, images=images), EVEN) is differ
