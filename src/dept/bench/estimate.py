@@ -85,7 +85,7 @@ def _run(suite: Suite, row: Row, shift: Shift) -> float:
     found = image_count(suite.data, shift.targets)
     images = found if suite.most is None else min(found, suite.most * len(shift.targets))
     one = forward(suite.sources[row.source])
-    kind = methods.get(row.method)
+    kind = methods.get("dept+" if row.method == "auto" else row.method)  # its longest candidate
     statistics = image_count(suite.data, shift.sources) if row.extra.get("stats") else 0
     if row.setting == "online":
         return one * (images * (2 + kind.forwards_per_step) + statistics)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +142,11 @@ def load_stats(path: str | Path, model: AdaptedModel) -> dict[str, Tensor]:
             "Make them with `dept stats` from the model file that is adapted."
         )
     return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
+
+
+def source_shares(model: Model, stats: Mapping[str, Tensor] | None) -> tuple[float, ...]:
+    """The share of each class among the source images, as the model file or else the statistics know it; or empty."""
+    if model.card.prior or not stats:
+        return model.card.prior
+    counts = stats["class_counts"]
+    return tuple((counts / counts.sum()).tolist())

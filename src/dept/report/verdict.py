@@ -9,7 +9,7 @@ from dept.report.summaries import Gain, gain
 from dept.report.svg import signed
 from dept.runs.read import RunFiles, progress
 from dept.runs.record import Result
-from dept.runs.words import collapse_warning, judged_lines
+from dept.runs.words import collapse_warning, expected_line, judged_lines
 
 DIFFERS = 0.005  # accuracy by which the report may differ from the run's own score before it says so
 JUDGED: dict[str, Tone] = {"improved": "good", "harmful": "bad"}
@@ -47,7 +47,7 @@ def verdict(run: RunFiles, measured: Measured | None) -> tuple[str, Tone]:
     if "before" in result:
         return _recorded(result)
     if free is not None:
-        return _unlabelled(free, len(measured.images) if measured is not None else result["images"])
+        return _unlabelled(run, free, len(measured.images) if measured is not None else result["images"])
     if run.kind == "stream":
         seen = [row["confidence"] for row in run.predictions if "label" in row]
         mean = 100 * sum(seen) / max(1, len(seen))
@@ -81,14 +81,17 @@ def _recorded(result: Result) -> tuple[str, Tone]:
     ), ("good" if before["top1"] < after["ci95"][0] else "bad" if before["top1"] > after["ci95"][1] else "unclear")
 
 
-def _unlabelled(free: LabelFree, count: int) -> tuple[str, Tone]:
+def _unlabelled(run: RunFiles, free: LabelFree, count: int) -> tuple[str, Tone]:
     before, after = free["before"], free["after"]
+    expected = run.result.get("expected")
+    begin = UNKNOWN if expected is None else expected_line(expected)
     sentence = (
-        f"{UNKNOWN} {100 * free['changed']:.1f} % of {count:,} predictions changed. Mean confidence went from "
+        f"{begin} {100 * free['changed']:.1f} % of {count:,} predictions changed. Mean confidence went from "
         f"{100 * before['confidence']:.1f} % to {100 * after['confidence']:.1f} %, and mean entropy from "
         f"{before['entropy']:.2f} to {after['entropy']:.2f} nats."
     )
-    return _warned(sentence, free)
+    tone = JUDGED.get(expected["verdict"]) if expected else None
+    return (sentence, tone) if tone else _warned(sentence, free)
 
 
 def _warned(sentence: str, free: LabelFree | None) -> tuple[str, Tone]:

@@ -15,13 +15,16 @@ from dept.data.images import ImageSet, decodable, find_images, find_labelled, la
 from dept.data.loader import Runtime, Views, resolve_device
 from dept.data.subsets import fraction
 from dept.data.views import Augment
+from dept.health.expected import expected_gain
+from dept.health.prior import believed
 from dept.methods.auto import Auto
 from dept.methods.base import BaseConfig, Method
 from dept.methods.source import Source
+from dept.metrics import LabelFree
 from dept.models.domains import weigh_domains
 from dept.models.files import adapter_meta, read_model, rest_hash, save_adapter
 from dept.models.model import Model, fingerprint
-from dept.models.stats import load_stats
+from dept.models.stats import load_stats, source_shares
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, promptable, with_settings
 from dept.runs.loops import Event, offline, planned_steps
@@ -210,7 +213,14 @@ class AdaptJob(ScoredJob):
         if self.readings.scored:
             scored["readouts"] = self.readings.top1(self.at_end)
             scored["readouts_mean_per_class"] = self.readings.mean_per_class(self.at_end)
-        return {"method": self.method.name, "notes": self.notes, **self._domains(), **found, **scored}
+        expected = {"expected": self._expected(found["label_free"])}
+        return {"method": self.method.name, "notes": self.notes, **self._domains(), **found, **expected, **scored}
+
+    def _expected(self, free: LabelFree) -> dict[str, Any]:
+        """What the run gained, as far as it can be told without labels."""
+        assert isinstance(self.method.model, Model)
+        prior = believed("unknown", self.readings.classes, source_shares(self.method.model, self.method.source_stats))
+        return expected_gain(free["before"]["shares"], free["after"]["shares"], free["changed"], prior).record()
 
     def write(self, result: Result) -> None:
         model, adapter = self.method.model, self._adapter()

@@ -20,12 +20,13 @@ from dept.data.loader import Runtime, resolve_device
 from dept.data.views import Augment
 from dept.errors import UsageError
 from dept.health.choice import Scored, choose, shares_differ
+from dept.health.expected import expected_gain
 from dept.health.prior import Prior, believed
 from dept.io import write_atomic
 from dept.methods.auto import Auto
 from dept.models.files import apply_adapter, load_adapter, load_model
 from dept.models.model import Model
-from dept.models.stats import load_stats
+from dept.models.stats import load_stats, source_shares
 from dept.runs.folder import Listener, PlanFolder
 from dept.runs.loops import class_probabilities, steps_per_epoch
 from dept.runs.read import read_result
@@ -98,11 +99,8 @@ def adapt_auto(
 ) -> AdaptRun:
     """Try the candidates, keep one. See `adapt`; a model that is given is not changed."""
     given = model if isinstance(model, Model) else load_model(model)
-    known = given.card.prior
-    if options.stats and not known:
-        counts = load_stats(options.stats, given)["class_counts"]
-        known = tuple((counts / counts.sum()).tolist())
-    prior = believed(config.prior, given.classes, known)
+    stats = load_stats(options.stats, given) if options.stats else None
+    prior = believed(config.prior, given.classes, source_shares(given, stats))
     seconds = parse_budget(config.budget)
     folder = PlanFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     trial = Trial(model, images, options, score_on, augmentation, folder)
@@ -129,7 +127,10 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     if choice.kept == "source":
         runs["source"] = trial.run("source")
     record = {"prior": prior.origin, "declared": prior.declared, "steps": steps, **asdict(choice)}
-    return _kept(trial, choice.kept, *runs[choice.kept], record)
+    result, made = runs[choice.kept]
+    last = scored(choice.kept, result)
+    expected = expected_gain(last.before, last.after, last.changed, prior, differ=differ).record()
+    return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected, "auto": record}), made)
 
 
 def scored(name: str, result: Result) -> Scored:
@@ -138,12 +139,11 @@ def scored(name: str, result: Result) -> Scored:
     return Scored(name, free["before"]["shares"], free["after"]["shares"], free["changed"], result["images"])
 
 
-def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None, record: dict[str, Any]) -> AdaptRun:
+def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None) -> AdaptRun:
     """Copy the candidate's files, write the result, and return the run as if it had been the only one."""
     folder, place = trial.folder, trial.place(name)
     for file in COPIED:
         write_atomic(folder.path / file, (place / file).read_bytes())
-    result = cast(Result, {**result, "auto": record})
     folder.end(result)
     made = made or _read_back(trial, place, result)
     return replace(made, folder=folder.path, adapter=folder.product, result=result)

@@ -78,6 +78,8 @@ class Result(TypedDict):
     """top-1 accuracy of every network and rule"""
     readouts_mean_per_class: NotRequired[dict[str, float]]
     adapter_bytes: NotRequired[int]
+    expected: NotRequired[dict[str, Any]]
+    """the gain as far as it can be told without labels, and the verdict that follows (see `health.expected`)"""
     auto: NotRequired[dict[str, Any]]
     """method auto: the candidates, their scores, and which was kept and why"""
     domains: NotRequired[Any]

@@ -121,10 +121,17 @@ _CONFIDENCE = Fields(
 _LABEL_FREE = Fields(
     {"changed": SHARE, "before": _CONFIDENCE, "after": _CONFIDENCE}, required=("changed", "before", "after")
 )
+_EXPECTED = Fields(
+    dict.fromkeys(("gain", "low", "high"), Number(-1, 1)) | dict.fromkeys(("verdict", "shares"), str),
+    required=("gain", "low", "high", "verdict", "shares"),
+)
+_CANDIDATE = Fields({"name": str, "distance": SHARE, "changed": SHARE}, required=("name", "distance", "changed"))
+_AUTO = Fields({"kept": str, "why": str, "candidates": Items(_CANDIDATE)}, required=("kept", "why", "candidates"))
 RESULT = Fields(
     dict.fromkeys(("images", "tunable_model", "tunable_total", "adapter_bytes", "held_out", "epochs"), COUNT)
     | {"method": str, "notes": Items(str), "skipped": Items(list), "environment": Fields(), "protocol": PROTOCOL}
     | {"label_free": _LABEL_FREE, "before": _SCORES, "after": _SCORES, "accuracy": SHARE}
+    | {"expected": _EXPECTED, "auto": _AUTO}
     | {"best_epoch": Number(-1, 1e15, whole=True)}
 )
 

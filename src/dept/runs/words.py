@@ -20,7 +20,8 @@ COLLAPSED = 0.9
 def adapted(result: Result, folder: Path, model: str) -> str:
     """A finished adaptation in a few lines, ending with the next commands."""
     free, adapter = result["label_free"], str(folder / "adapter.safetensors")
-    lines = [f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}."]
+    lines = [expected_line(result["expected"])] if "expected" in result else []
+    lines.append(f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}.")
     lines += choice_lines(result["auto"]) if "auto" in result else []
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
@@ -31,6 +32,26 @@ def adapted(result: Result, folder: Path, model: str) -> str:
     lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
+
+
+ASSUMED = {
+    "source": "if class shares are as in the source",
+    "uniform": "if all classes are equally frequent",
+    "file": "with the class shares that were given",
+}
+
+
+def expected_line(found: Mapping[str, Any]) -> str:
+    """The verdict without labels, and the gain it rests on."""
+    if found["shares"] == "unknown":
+        return "Uncertain: class shares seem to be unlike the source's, and then only labels tell (`dept check`)."
+    low, high = (f"{100 * found[end]:+.1f}" for end in ("low", "high"))
+    span = f"accuracy changed by {low} to {high} points, {ASSUMED[found['shares']]}"
+    if found["verdict"] == "improved":
+        return f"Improved, as far as can be told without labels: {span}."
+    if found["verdict"] == "harmful":
+        return f"Harmful, as far as can be told without labels: {span}. Keep the model as it was."
+    return f"Uncertain: {span}. `dept check` tells more with 30 labels."
 
 
 def choice_lines(record: Mapping[str, Any]) -> list[str]:

@@ -75,6 +75,11 @@ OFFLINE = (
     Row("DePT+", "dept+", "G", config=RUN),
     Row("DePT-G, lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
 )
+AUTO = (
+    Row("auto", "auto", "G", config=RUN),
+    # A model that never saw prompts, as `dept convert` gives it.
+    Row("auto (plain ViT)", "auto", "plain", config=RUN),
+)
 STREAMED = (
     Row("Tent, online", "tent", "plain", "online", preset="online", config=NORM),
     Row("SHOT-IM, online", "shot", "plain", "online", preset="online-ln", config=NORM),
@@ -143,7 +148,13 @@ SUITE = Suite(
     data="pacs",
     shifts=shifts("photo->art_painting", "photo->cartoon", "photo->sketch"),
     sources=MODELS,
-    rows=(*SOURCES, *(at_chosen_lr(row, CHOSEN) for row in OFFLINE + STREAMED), *WITH_SOURCE),
+    rows=(
+        *SOURCES,
+        *(at_chosen_lr(row, CHOSEN) for row in OFFLINE),
+        *AUTO,
+        *(at_chosen_lr(row, CHOSEN) for row in STREAMED),
+        *WITH_SOURCE,
+    ),
     seeds=(0, 1),
     most=1000,
 )

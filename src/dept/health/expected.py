@@ -1,0 +1,71 @@
+"""The gain of an adaptation before any label: an interval and a verdict, from class shares alone.
+
+Accuracy in a new domain cannot be known without labels, but its change can be bounded. If a share D of the predictions
+changed, the gain is between -D and D. Where in between follows from how much nearer the predicted class shares come to
+the expected ones:
+
+    e = TV(shares before, π) - TV(shares after, π)        TV: total variation, π: expected class shares
+
+The ratio e / D says how much of the change was towards π. `BANDS` has, for ranges of it, the gains that runs with known
+labels had, as multiples of D. `benchmarks/expected_gain.py` checks them against all committed runs (docs/verdict.md).
+All of this holds only if the target has about the class shares π. Otherwise only labels tell (`dept check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from dept.health.gain import Verdict
+from dept.health.prior import Prior, total_variation
+
+BANDS = (
+    (-0.5, -0.80, -0.10),
+    (-0.1, -0.30, 0.25),
+    (0.1, -0.20, 0.35),
+    (0.3, 0.00, 0.60),
+    (1.0, 0.10, 0.85),
+)
+"""(e / D up to, least gain / D, largest gain / D)"""
+ROUNDING = 0.01
+"""added to both ends: a few images decide in small sets"""
+HARM = 0.01
+"""a loss in e from which on a run counts as harmful"""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a run probably gained in accuracy (fractions), if the class shares are as assumed."""
+
+    verdict: Verdict
+    gain: float
+    low: float
+    high: float
+    shares: Literal["source", "uniform", "file", "unknown"]
+    """the class shares that were assumed; unknown: they seem to be others, and nothing is asserted"""
+
+    def record(self) -> dict[str, Any]:
+        """As stored in result.json."""
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def expected_gain(
+    before: Sequence[float], after: Sequence[float], changed: float, prior: Prior, *, differ: bool = False
+) -> Expected:
+    """The expected gain of a run whose predicted class shares went from `before` to `after`.
+
+    Args:
+        changed: D, the share of predictions that changed.
+        differ: whether the target seems to have other class shares than `prior` (see `shares_differ`).
+    """
+    if differ:
+        return Expected("uncertain", 0.0, -changed, changed, "unknown")
+    nearer = total_variation(before, prior.shares) - total_variation(after, prior.shares)
+    nearer = max(-changed, min(changed, nearer))
+    ratio = nearer / changed if changed else 0.0
+    least, largest = next((low, high) for limit, low, high in BANDS if ratio <= limit)
+    low = max(-changed, least * changed - ROUNDING)
+    high = min(changed, largest * changed + ROUNDING)
+    verdict: Verdict = "harmful" if nearer < -HARM else "improved" if low > 0 else "uncertain"
+    return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin)
