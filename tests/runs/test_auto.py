@@ -13,7 +13,7 @@ from dept import load
 from dept.cli.main import main
 from dept.data.images import find_images
 from dept.data.loader import Runtime
-from dept.errors import Interrupted, UsageError
+from dept.errors import DataError, Interrupted, UsageError
 from dept.health.choice import Choice
 from dept.io import file_sha256
 from dept.models.files import load_model, save_model
@@ -118,6 +118,15 @@ def test_models_without_room_for_prompts(target_images: Path, tmp_path: Path) ->
     file = save_model(tiny_resnet(), tmp_path / "resnet.safetensors")
     run = adapt(file, target_images, out=tmp_path / "run", **QUICK)
     assert [row["name"] for row in run.result["auto"]["candidates"]] == ["source", "neo", "shot"]
+
+
+def test_a_run_that_cannot_begin_leaves_the_folder_free(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        with pytest.raises(DataError, match="does not exist"):
+            adapt(source_run.file, tmp_path / "nothing", out=tmp_path / "run", **QUICK)
+    adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK)
 
 
 def test_wrong_settings(source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: Any) -> None:

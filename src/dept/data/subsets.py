@@ -17,8 +17,7 @@ def fraction(images: ImageSet, ratio: float, *, rule: Literal["uniform", "strati
     uniform:    round(n · ratio) images drawn without labels.
     stratified: the authors' draw, int(n_c · ratio) images of every true class; it needs labels (an oracle).
     """
-    if not 0 < ratio <= 1:
-        raise UsageError(f"`ratio` must be above 0 and at most 1, found {ratio}.")
+    check_ratio(ratio)
     if ratio == 1:
         return images
     if rule == "uniform":
@@ -36,6 +35,12 @@ def fraction(images: ImageSet, ratio: float, *, rule: Literal["uniform", "strati
     if not chosen:
         raise DataError(f"`ratio={ratio}` leaves no image of any class of {images.root}. Use a larger one.")
     return images.take(chosen)
+
+
+def check_ratio(ratio: float) -> None:
+    """Refuse a share that is not one."""
+    if not 0 < ratio <= 1:
+        raise UsageError(f"`ratio` must be above 0 and at most 1, found {ratio}.")
 
 
 def sample(images: ImageSet, most: int, *, seed: int = 0) -> ImageSet:

@@ -13,7 +13,7 @@ from dept import methods
 from dept.core.adapter import Adapter, pick
 from dept.data.images import ImageSet, decodable, find_images, find_labelled, labelled_as
 from dept.data.loader import Runtime, Views, resolve_device
-from dept.data.subsets import fraction
+from dept.data.subsets import check_ratio, fraction
 from dept.data.views import Augment
 from dept.health.expected import expected_gain
 from dept.health.prior import believed
@@ -62,6 +62,10 @@ class AdaptOptions(JobOptions):
     """torch.compile the backbone"""
     checkpoint: bool = False
     """recompute activations stage by stage: less memory, more time"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio(self.ratio)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dept.core.blocks import can_be_prompted
 from dept.data.images import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Runtime, resolve_device
 from dept.data.views import Augment
-from dept.errors import UsageError
+from dept.errors import DeptError, UsageError
 from dept.health.choice import Scored, choose, shares_differ
 from dept.health.expected import expected_gain
 from dept.health.prior import Prior, believed
@@ -63,7 +63,12 @@ class Trial:
             return done, None
         begun = (out / "resume.safetensors").exists()
         length = f", {settings['max_iters']} steps" if "max_iters" in settings else ""
-        self.folder.listener({"event": "note", "text": f"Candidate {method}{length}."})
+
+        def told(event: dict[str, Any]) -> None:
+            if event["event"] == "start":
+                self.folder.listener({"event": "note", "text": f"Candidate {method}{length}."})
+            self.folder.listener(event)
+
         made = adapt(
             deepcopy(self.model) if isinstance(self.model, Model) else self.model,
             self.images,
@@ -74,7 +79,7 @@ class Trial:
             augmentation=self.augmentation,
             resume=begun,
             overwrite=not begun,
-            listener=self.folder.listener,
+            listener=told,
             **settings,
         )
         return made.result, made
@@ -106,7 +111,11 @@ def adapt_auto(
     trial = Trial(model, images, options, score_on, augmentation, folder)
     with folder.locked():
         folder.begin({"protocol": {"config": asdict(config)}, "options": asdict(options)})
-        return _tried(trial, given, prior, config, seconds)
+        try:
+            return _tried(trial, given, prior, config, seconds)
+        except DeptError:
+            folder.forget_unused()
+            raise
 
 
 def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, seconds: float) -> AdaptRun:

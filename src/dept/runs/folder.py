@@ -227,6 +227,11 @@ class PlanFolder(RunFolder):
                 old.unlink()
         write_json(self.resume_file, sealed(plain))
 
+    def forget_unused(self) -> None:
+        """Remove the plan of a run that could not begin, so that the folder can be used."""
+        if not any(self.path.glob("candidates/*/config.json")):
+            self.resume_file.unlink(missing_ok=True)
+
     def settled(self, steps: int) -> int:
         """The number of steps: as found now, unless an earlier part of the run has settled it."""
         plan = self._stored(self.resume_file)
