@@ -32,28 +32,26 @@ def slow_entropy(p: list[float]) -> float:
 
 
 def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
-    """Every step of it in loops: re-centred head, memory, neighbours, mean prediction completed by the memory's."""
-    passes, batch = FixedPasses(IMAGES), random_batch("w", 5, seed=3)
+    """Every step of it in loops: re-centred head, centroids, mean prediction completed by that of all images."""
+    passes, batch = FixedPasses(IMAGES), random_batch("s", 5, seed=3)
     batch = Batch(batch.views, torch.tensor([7, 2, 28, 11, 3]))
-    views = torch.cat([part.views[0] for part in passes()])
     with torch.no_grad():
-        start = model.read(views).features
-        views[batch.index] = batch.views[0]
-        features = model.read(views).features
+        features = torch.cat([model.read(part.views[0]).features for part in passes()])
+        own = model.read(batch.views[0]).features
     head = model.head
-    bias = [float(b - w @ start.mean(dim=0)) for w, b in zip(head.weight.data, head.bias.data, strict=True)]
-    logits = [[float(w @ h) + b for w, b in zip(head.weight.data, bias, strict=True)] for h in features]
-    p = [[math.exp(z) / sum(map(math.exp, row)) for z in row] for row in logits]
-    units = [h / h.norm() for h in features]
-    rows, k, share = batch.index.tolist(), 4, 5 / 12  # three classes, four images of each are enough
-    entropy = label = 0.0
-    for i in rows:
-        near = sorted((j for j in range(IMAGES) if j != i), key=lambda j: -float(units[i] @ units[j]))[:k]
-        q = [sum(p[j][c] for j in near) / k for c in range(3)]
-        entropy += slow_entropy(p[i]) / 5
-        label -= sum(q[c] * math.log(p[i][c]) for c in range(3)) / 5
-    mean = [sum(p[i][c] for i in rows) / 5 * share + (1 - share) * sum(r[c] for r in p) / IMAGES for c in range(3)]
-    method = plus(model, neighbours=k, w_label=0.5, w_class=2.0)
+    bias = [float(b - w @ features.mean(dim=0)) for w, b in zip(head.weight.data, head.bias.data, strict=True)]
+
+    def slow_softmax(h: torch.Tensor) -> list[float]:
+        powers = [math.exp(float(w @ h) + b) for w, b in zip(head.weight.data, bias, strict=True)]
+        return [power / sum(powers) for power in powers]
+
+    p, q = [slow_softmax(h) for h in features], [slow_softmax(h) for h in own]
+    labels = slow_centroid_labels(features, p)
+    share = 5 / 12  # three classes, four images of each are enough
+    entropy = sum(map(slow_entropy, q)) / 5
+    label = -sum(math.log(row[labels[i]]) for row, i in zip(q, batch.index.tolist(), strict=True)) / 5
+    mean = [sum(r[c] for r in q) / 5 * share + (1 - share) * sum(r[c] for r in p) / IMAGES for c in range(3)]
+    method = plus(model, w_label=0.5, w_class=2.0)
     method.begin(passes)
     method.at(Progress(0, 10, 0))
     terms = method.step(batch)
@@ -62,12 +60,35 @@ def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
     assert terms["class_diversity"] == pytest.approx(-2 * slow_entropy(mean) / share, abs=1e-4)
 
 
+def slow_centroid_labels(features: torch.Tensor, p: list[list[float]]) -> list[int]:
+    """Nearest class mean by cosine: means weighted by probabilities first, then of the images so labelled."""
+    points = [torch.cat([h, torch.ones(1)]) for h in features]
+    points = [x / x.norm() for x in points]
+    weights, labels = p, [row.index(max(row)) for row in p]
+    for _ in range(2):
+        used = sorted(set(labels))
+        means = {c: sum(w[c] * x for w, x in zip(weights, points, strict=True)) for c in used}
+        labels = [max(used, key=lambda c: float(x @ means[c] / means[c].norm())) for x in points]
+        weights = [[float(label == c) for c in range(3)] for label in labels]
+    return labels
+
+
+def test_labels_are_found_anew_after_an_epoch(model: Model) -> None:
+    method = plus(model)
+    method.begin(FixedPasses(IMAGES))
+    first = method.labels
+    with torch.no_grad():
+        model.head.weight.copy_(model.head.weight.flip(0))
+    method.refresh(FixedPasses(IMAGES), 0)
+    assert first is not None and method.labels is not None and not torch.equal(first, method.labels)
+
+
 def test_only_prompts_and_bias_are_in_the_adapter_and_the_bias_stays_where_the_start_put_it(model: Model) -> None:
     method = plus(model)
     method.begin(FixedPasses(IMAGES))
     started = model.head.bias.detach().clone()
     method.at(Progress(0, 10, 0))
-    method.step(random_batch("w", 4))
+    method.step(random_batch("s", 4))
     assert sorted(method.adapter().tensors) == ["head.bias", "prompts"]
     assert torch.equal(model.head.bias, started) and not torch.equal(started, method.source_bias)
 

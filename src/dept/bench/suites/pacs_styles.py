@@ -14,10 +14,9 @@ from dept.bench.suites.pacs_mini import BATCH, ON_PROMPTS, source
 
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 CHANGES: dict[str, dict[str, Any]] = {
+    "weak views": {"view": "weak"},
     "not re-centred": {"recentre": False},
     "no labels": {"w_label": 0.0},
-    "labels alone": {"w_label": 1.0, "w_class": 0.0},
-    "labels twice as strong": {"w_label": 1.0},
     "evenness half as strong": {"w_class": 0.5},
     "twice the rate": {"lr": 1e-2},
 }
