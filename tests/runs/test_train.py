@@ -24,7 +24,7 @@ from dept.methods.base import Progress
 from dept.models.files import load_model
 from dept.models.model import Model, create_model, fingerprint
 from dept.runs.adapt import adapt
-from dept.runs.train import MultiSourceTraining, SourceTraining, TrainRun, train
+from dept.runs.train import MultiSourceTraining, SourceTraining, TrainRun, sized, train
 from support import (
     ARCH,
     PROJECTION,
@@ -441,3 +441,33 @@ def test_broken_images_are_skipped_and_told(tmp_path: Path) -> None:
     run = train(tiny_model().train(), source, out=tmp_path / "my run", **TINY | {"batch": 4, "epochs": 1})
     assert len(run.result["skipped"]) == 1 and "Skipped 1 files that cannot be read" in str(run)
     assert f"dept adapt '{run.file}'" in str(run)
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs"),
+    [(30, 16, 150), (100, 16, 43), (702, 32, 14), (1_500, 64, 13), (2_000, 128, 19), (70_000, 128, 10)],
+)
+def test_batch_and_length_fit_the_number_of_images(images: int, batch: int, epochs: int) -> None:
+    config, notes = sized(SourceTraining.Config(), images)
+    assert (config.batch, config.epochs) == (batch, epochs) and bool(notes) == (images < 70_000)
+    assert -(-images // batch) * epochs >= 300
+
+
+def test_what_was_asked_for_is_not_resized() -> None:
+    for asked in (SourceTraining.Config(batch=64), SourceTraining.Config(epochs=3), SourceTraining.Config(max_iters=5)):
+        assert sized(asked, 100) == (asked, [])
+
+
+def test_a_preset_is_literal_and_the_note_is_printed(source_images: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"device": "cpu", **PROJECTION}
+    events: list[dict[str, Any]] = []
+
+    def stop(event: dict[str, Any]) -> None:
+        events.append(event)
+        raise KeyboardInterrupt
+
+    for name, more in (("a", {}), ("b", {"preset": "official"}), ("c", {"fit_length": False})):
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_model(), source_images, out=tmp_path / name, listener=stop, **settings, **more)
+    assert [event["total"] for event in events] == [300, 10, 10]
+    assert "because the usual 10 epochs" in events[0]["notes"][0] and events[1]["notes"] == []

@@ -100,6 +100,7 @@ class Executor:
             self._fresh_model(cell, sources[0].classes),
             sources[0] if len(sources) == 1 else sources,
             config=SourceTraining.Config(**cell.protocol["config"]),
+            fit_length=False,
             **self._run_options(cell),
         )
         return dict(run.result)

@@ -71,4 +71,5 @@ def run(argv: list[str]) -> int:
         seed=options.seed,
         **new.options(),
     )
-    return show_run(["train", *argv], output, partial(train, model, images), config=config, options=options)
+    start = partial(train, model, images, preset=new.preset)
+    return show_run(["train", *argv], output, start, config=config, options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -28,12 +29,17 @@ from dept.runs.loops import Event, class_probabilities, offline, planned_steps, 
 from dept.runs.record import Protocol, Result, protocol
 from dept.runs.words import trained
 
+LEAST_STEPS, BATCHES_PER_EPOCH, SMALLEST_BATCH = 300, 12, 16
+"""of a training of default length"""
 __all__ = ["MultiSourceTraining", "SourceTraining", "TrainOptions", "TrainRun", "train"]
 
 
 @dataclass(frozen=True)
 class TrainOptions(JobOptions):
     """How `train` runs, beside the Config."""
+
+    fit_length: bool = True
+    """with few images: smaller batches and more epochs than the default ones (never with a preset)"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,11 @@ def train(
     kind = MultiSourceTraining if len(sources) > 1 else SourceTraining
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, SourceTraining.Config)
-    made, sources = _fitted(made, model, sources), sources.decodable(model.card.preprocess.channels)
+    sources = sources.decodable(model.card.preprocess.channels)
+    notes: list[str] = []
+    if options.fit_length and not preset:
+        made, notes = sized(made, len(sources.union))
+    made = _fitted(made, model, sources)
     if len(model.classes) < 2:
         raise DataError(
             f"There is only one class, {model.classes[0]!r}, to train on. Labelled images are expected as "
@@ -111,13 +121,34 @@ def train(
         runtime,
         planned_steps(made, len(images)),
         {"sources": sources_at} if sources_at else {},
-        training.missing_classes(),
+        [*notes, *training.missing_classes()],
         training,
         held_out,
         views,
     )
     result = job.run()
     return TrainRun(folder.path, folder.product, result, model)
+
+
+def sized(config: SourceTraining.Config, images: int) -> tuple[SourceTraining.Config, list[str]]:
+    """The config with a batch and a length that fit the number of images, if both are the default, and a note on that.
+
+    The defaults are the paper's, for 70,000 images and more. With hundreds they are a few dozen steps.
+    """
+    default = SourceTraining.Config()
+    if (config.batch, config.epochs, config.max_iters) != (default.batch, default.epochs, default.max_iters):
+        return config, []
+    # The largest power of two that leaves enough batches in an epoch.
+    batch = max(SMALLEST_BATCH, min(default.batch, 2 ** int(math.log2(max(1, images / BATCHES_PER_EPOCH)))))
+    epochs = max(default.epochs, -(-LEAST_STEPS // steps_per_epoch(images, batch)))
+    if (batch, epochs) == (default.batch, default.epochs):
+        return config, []
+    usual = default.epochs * steps_per_epoch(images, default.batch)
+    note = (
+        f"{epochs} epochs with batches of {batch}, because the usual {default.epochs} epochs with batches of "
+        f"{default.batch} are only {usual} steps on {images} images."
+    )
+    return replace(config, batch=batch, epochs=epochs), [note]
 
 
 def _fitted(config: SourceTraining.Config, model: Model, sources: Sources) -> SourceTraining.Config:
