@@ -30,6 +30,7 @@ COMMANDS = {
     "evaluate": "evaluate a model on labelled images",
     "check": "draw images to label, to find out whether a run helped",
     "judge": "judge a run by those labels: improved, uncertain or harmful",
+    "undo": "restore the adapter that a run or a stream has replaced",
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",

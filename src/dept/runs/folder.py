@@ -23,6 +23,7 @@ from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
 from dept.runs.record import Result
 from dept.runs.seal import sealed, unsealed
+from dept.runs.versions import keep
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -31,7 +32,7 @@ def silent(event: dict[str, Any]) -> None:
     """Default listener: ignores events."""
 
 
-TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors")
+TRACES = ("config.json", "events.jsonl", "result.json", "verdict.json", "resume.safetensors")
 PAGE = "report.html"
 PREDICTIONS = "predictions.jsonl"
 """predictions of a stream, one line per image"""
@@ -67,23 +68,11 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder. The system ends the lock of a process that was killed."""
+        """Keep other processes out of the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock, holder = FileLock(self.path / ".lock"), self.path / ".holder"
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            who = holder.read_text(errors="replace")[:200] if holder.exists() else "another process"
-            raise UsageError(
-                f"{self.path} is in use by {who}. Wait until it has ended, or choose another `out`."
-            ) from error
-        try:
+        with alone_in(self.path):
             self._check_free()  # again: somebody may have been here since
-            holder.write_text(f"process {os.getpid()} on {platform.node()}")
             yield
-        finally:
-            holder.unlink(missing_ok=True)
-            lock.release()
 
     def _check_free(self) -> None:
         """Refuse a folder that holds another run, or nothing to resume."""
@@ -130,7 +119,8 @@ class RunFolder:
         When resuming, one that differs from the stored one in what decides the result is refused.
 
         By now the run is known to be possible, so what `overwrite` replaces is removed here and not before. The old
-        product stays until the new one takes its place; without result.json it does not count.
+        product stays until the new one takes its place; without result.json it does not count. An adapter is kept,
+        with the records of its run (see `versions`).
         """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
@@ -139,6 +129,7 @@ class RunFolder:
             self._refuse_changes(_deciding(stored), _deciding(plain))
             return stored
         if not self.resume:
+            keep(self.path, records=True)
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, sealed(plain))
@@ -202,6 +193,23 @@ class RunFolder:
         if not self.predictions.exists():
             self.resume_file.unlink(missing_ok=True)
         self.log("end")
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder. The system ends the lock of a process that was killed."""
+    lock, holder = FileLock(folder / ".lock"), folder / ".holder"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        who = holder.read_text(errors="replace")[:200] if holder.exists() else "another process"
+        raise UsageError(f"{folder} is in use by {who}. Wait until it has ended, or choose another folder.") from error
+    try:
+        holder.write_text(f"process {os.getpid()} on {platform.node()}")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
 
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:
