@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "try everything on embedded data: rendered digits -> real handwritten digits",
     "train": "train a source model on labelled images",
     "convert": "convert your own checkpoint into a model file",
+    "doctor": "look at a model and images before adapting: what is wrong, what it would cost",
     "adapt": "adapt a model to a folder of unlabelled images",
     "stream": "predict images as they arrive, adapting on the way",
     "uda": "adapt with labelled source and unlabelled target images together",
