@@ -117,6 +117,14 @@ def test_what_a_stream_predicted_is_what_it_is_asked_about(source_run: TrainRun,
     }
 
 
+def test_a_run_and_a_stream_over_the_same_folder(run: Path, source_run: TrainRun, images: Path, tmp_path: Path) -> None:
+    stream_into(source_run.file, images, out=tmp_path / "s", method="tent", lr=0.0, batch=4, device="cpu")
+    made = check([run, tmp_path / "s"], CPU)  # the stream has learned nothing: its model is the source model
+    alone = check([run], CPU)
+    assert made.disagreeing == alone.disagreeing
+    assert {one.image for one in made.questions.asked} == {one.image for one in alone.questions.asked}
+
+
 def test_a_source_training_has_no_before(source_run: TrainRun) -> None:
     with pytest.raises(UsageError, match="is a source training"):
         check([source_run.folder], CPU)

@@ -68,6 +68,14 @@ def test_files_are_merged_and_replace_the_verdict(run: Path) -> None:
     assert sum(bool(one.right) for one in check([run], CPU).questions.asked) == 8  # they need not be given again
 
 
+def test_more_labels_are_of_the_same_draw(run: Path) -> None:
+    check([run], CheckOptions(labels=2, seed=3, stratified=True, device="cpu"))
+    judged = judge([run], [answered(run, "after", "before")])
+    assert str(judged).endswith(f"dept check {run} --labels 4 --seed 3 --stratified")
+    more = check([run], CheckOptions(labels=4, seed=3, stratified=True, device="cpu"))
+    assert [bool(one.right) for one in more.questions.asked] == [True, True, False, False]
+
+
 def test_harmful_is_exit_4(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", str(run), str(answered(run, *["before"] * 7))]) == 4
     said = capsys.readouterr().out

@@ -180,19 +180,18 @@ def _two(runs: Sequence[RunFiles], options: CheckOptions) -> Compared:
     """The models that two runs have made."""
     runtime = Runtime(resolve_device(options.device), options.workers, options.batch)
     models = [models_of(run, model=options.model, device=runtime.device)[1] for run in runs]
-    sets = [
-        images_of(run, model, images=options.images, scored=False)[0] for run, model in zip(runs, models, strict=True)
-    ]
+    sets = []
+    for run, model in zip(runs, models, strict=True):
+        found, _ = images_of(run, model, images=options.images, scored=False)
+        sets.append(decodable(found, channels=model.card.preprocess.channels))
     names = " and ".join(str(run.folder) for run in runs)
     if models[0].classes != models[1].classes:
         raise UsageError(f"{names} cannot be compared: their models have different classes.")
-    if list_hash(sets[0]) != list_hash(sets[1]):
+    # By their places: a stream has the same images in another order.
+    if len({frozenset(path.absolute() for path in found.paths) for found in sets}) > 1:
         raise UsageError(f"{names} adapted to different images. Name those to compare them on as `images`.")
-    images = sets[0]
-    for channels in {model.card.preprocess.channels for model in models}:
-        images = decodable(images, channels=channels)
-    before, after = (_predicted(model, images, runtime) for model in models)
-    return Compared(images, before, after, models[0].classes)
+    before, after = (_predicted(model, sets[0], runtime) for model in models)
+    return Compared(sets[0], before, after, models[0].classes)
 
 
 def _predicted(model: Model, images: ImageSet, runtime: Runtime) -> list[int]:

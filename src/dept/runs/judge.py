@@ -42,8 +42,11 @@ class Judged:
         if self.verdict == "uncertain":
             if labelled == self.result["disagreeing"]:
                 return [file, "All images on which predictions differ are labelled. Only more images can tell more."]
-            more = min(2 * labelled, self.result["disagreeing"])
-            return [file, f"Next:  {shlex.join(['dept', 'check', *folders, flag('labels'), str(more)])}"]
+            more = [flag("labels"), str(min(2 * labelled, self.result["disagreeing"]))]
+            # The same draw, only more of it: labels that are there must stay among the drawn.
+            more += [flag("seed"), str(self.result["seed"])] if self.result["seed"] else []
+            more += [flag("stratified")] if self.result["stratified"] else []
+            return [file, f"Next:  {shlex.join(['dept', 'check', *folders, *more])}"]
         if len(folders) == 2:
             return [file, f"Use {folders[0] if self.verdict == 'harmful' else folders[1]}."]
         if self.verdict == "harmful":
