@@ -82,6 +82,12 @@ def random_batch(letters: str, size: int = 4, seed: int = 0, pixels: int = 32) -
     return Batch(views, torch.arange(size))
 
 
+def scenes(count: int, seed: int = 0) -> Tensor:
+    """Smooth random pictures (n, 3, 64, 64), all different."""
+    coarse = torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return F.interpolate(coarse, size=64, mode="bilinear").clamp(0, 1)
+
+
 class FixedPasses:
     """Passes over fixed random test views."""
 

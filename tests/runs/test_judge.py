@@ -79,9 +79,11 @@ def test_more_labels_are_of_the_same_draw(run: Path) -> None:
 def test_harmful_is_exit_4(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", str(run), str(answered(run, *["before"] * 7))]) == 4
     said = capsys.readouterr().out
-    assert said.startswith("Harmful. Gain -") and f"dept undo {run}" in said
+    assert said.startswith("Harmful. Gain -") and "Use the source model without this adapter." in said
+    shutil.copyfile(run / "adapter.safetensors", run / "adapter.1.safetensors")
     assert main(["judge", str(run), str(answered(run, *["before"] * 7)), "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["verdict"] == "harmful"
+    assert f"or go back to the adapter before: dept undo {run}" in str(judge([run], [answered(run, *["before"] * 7)]))
 
 
 @pytest.mark.parametrize("text", ["image,right\nx,after\n", "image,right\n", "right\nafter\n", "image,right\n{},no\n"])

@@ -120,11 +120,11 @@ def adapt_auto(
 
 def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, seconds: float) -> AdaptRun:
     """The cheap candidate, then the long one, then one without assumptions if class shares look different."""
-    main = "dept+" if given.stages or can_be_prompted(given.backbone) else "shot"
+    main = longest(given)
     began, runs = time.monotonic(), {}
     runs["neo"] = trial.run("neo", batch=config.batch)
     first = runs["neo"][0]
-    steps = config.max_iters or max(LEAST_STEPS, EPOCHS * steps_per_epoch(first["images"], config.batch))
+    steps = config.max_iters or usual_steps(first["images"], config.batch)
     if seconds:
         steps = min(steps, affordable(seconds, time.monotonic() - began, first["images"], config.batch, main))
     steps = trial.folder.settled(steps)
@@ -140,6 +140,16 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     last = scored(choice.kept, result)
     expected = expected_gain(last.before, last.after, last.changed, prior, differ=differ).record()
     return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected, "auto": record}), made)
+
+
+def longest(model: Model) -> str:
+    """The candidate that is trained longest: DePT+, or SHOT where prompts cannot enter."""
+    return "dept+" if model.stages or can_be_prompted(model.backbone) else "shot"
+
+
+def usual_steps(images: int, batch: int) -> int:
+    """Its length in steps: the paper's epochs, but enough of them on a small folder."""
+    return max(LEAST_STEPS, EPOCHS * steps_per_epoch(images, batch))
 
 
 def scored(name: str, result: Result) -> Scored:

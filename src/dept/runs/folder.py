@@ -23,6 +23,7 @@ from dept.methods.base import Method, part, prefixed
 from dept.runs.loops import Event
 from dept.runs.record import Result
 from dept.runs.seal import sealed, unsealed
+from dept.runs.versions import keep
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -33,7 +34,7 @@ def silent(event: dict[str, Any]) -> None:
 
 PLAN = "plan.json"
 """what a run of several candidates has decided so far; it is there until the run has ended"""
-TRACES = ("config.json", "events.jsonl", "result.json", "resume.safetensors", PLAN)
+TRACES = ("config.json", "events.jsonl", "result.json", "verdict.json", "resume.safetensors", PLAN)
 PAGE = "report.html"
 PREDICTIONS = "predictions.jsonl"
 """predictions of a stream, one line per image"""
@@ -69,23 +70,11 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder. The system ends the lock of a process that was killed."""
+        """Keep other processes out of the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock, holder = FileLock(self.path / ".lock"), self.path / ".holder"
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            who = holder.read_text(errors="replace")[:200] if holder.exists() else "another process"
-            raise UsageError(
-                f"{self.path} is in use by {who}. Wait until it has ended, or choose another `out`."
-            ) from error
-        try:
+        with alone_in(self.path):
             self._check_free()  # again: somebody may have been here since
-            holder.write_text(f"process {os.getpid()} on {platform.node()}")
             yield
-        finally:
-            holder.unlink(missing_ok=True)
-            lock.release()
 
     def _check_free(self) -> None:
         """Refuse a folder that holds another run, or nothing to resume."""
@@ -132,7 +121,8 @@ class RunFolder:
         When resuming, one that differs from the stored one in what decides the result is refused.
 
         By now the run is known to be possible, so what `overwrite` replaces is removed here and not before. The old
-        product stays until the new one takes its place; without result.json it does not count.
+        product stays until the new one takes its place; without result.json it does not count. An adapter is kept,
+        with the records of its run (see `versions`).
         """
         file = self.path / "config.json"
         plain = json.loads(json.dumps(config, default=str))
@@ -141,6 +131,7 @@ class RunFolder:
             self._refuse_changes(_deciding(stored), _deciding(plain))
             return stored
         if not self.resume:
+            keep(self.path, records=True)
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, sealed(plain))
@@ -206,6 +197,23 @@ class RunFolder:
         self.log("end")
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder. The system ends the lock of a process that was killed."""
+    lock, holder = FileLock(folder / ".lock"), folder / ".holder"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        who = holder.read_text(errors="replace")[:200] if holder.exists() else "another process"
+        raise UsageError(f"{folder} is in use by {who}. Wait until it has ended, or choose another folder.") from error
+    try:
+        holder.write_text(f"process {os.getpid()} on {platform.node()}")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
 class PlanFolder(RunFolder):
     """The folder of a run that tries candidates, each in its own run folder below, and keeps one."""
 
@@ -220,9 +228,10 @@ class PlanFolder(RunFolder):
         if self.resume:
             self._refuse_changes(_deciding(self._stored(self.resume_file)), _deciding(plain))
             return
+        keep(self.path, records=True)
         for name in (*TRACES, PAGE):
             (self.path / name).unlink(missing_ok=True)
-        for name in TRACES:
+        for name in (*TRACES, self.product.name):
             for old in self.path.glob(f"candidates/*/{name}"):
                 old.unlink()
         write_json(self.resume_file, sealed(plain))

@@ -17,6 +17,7 @@ from dept.runs.check import check_place, read_check, verdict_place
 from dept.runs.read import read_run
 from dept.runs.record import shown
 from dept.runs.seal import sealed
+from dept.runs.versions import versions
 from dept.runs.words import flag, judged_lines
 
 
@@ -49,8 +50,8 @@ class Judged:
         if len(folders) == 2:
             return [file, f"Use {folders[0] if self.verdict == 'harmful' else folders[1]}."]
         if self.verdict == "harmful":
-            back = shlex.join(["dept", "undo", *folders])
-            return [file, f"Use the source model without this adapter, or go back to an earlier one: {back}"]
+            back = f", or go back to the adapter before: {shlex.join(['dept', 'undo', *folders])}"
+            return [file, f"Use the source model without this adapter{back if versions(self.runs[0]) else '.'}"]
         return [file, f"Next:  {shlex.join(['dept', 'report', *folders])}"]
 
 

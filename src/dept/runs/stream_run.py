@@ -30,6 +30,7 @@ from dept.runs.job import RunOptions, with_settings
 from dept.runs.loops import Event
 from dept.runs.record import Result, places, protocol, skipped_files
 from dept.runs.stream import Prepared, Stream, open_stream
+from dept.runs.versions import keep
 from dept.runs.words import streamed
 
 
@@ -147,7 +148,7 @@ class _Session:
         self.seen: set[str] = set()
         self.earlier: set[str] = set()
         self.skipped: dict[str, str] = {}
-        self.predicted = self.lines = 0
+        self.predicted = self.lines = self.saved_steps = 0
 
     def run(self, inputs: dict[str, str]) -> bool:
         """Until the images end, or somebody stops it; returns whether that was so."""
@@ -273,6 +274,9 @@ class _Session:
             seed=self.options.seed,
             images=self.predicted,
         )
+        if self.stream.steps > self.saved_steps:  # the end of a stream saves once more, often without an update since
+            keep(self.folder.path)
+            self.saved_steps = self.stream.steps
         save_adapter(adapter, self.folder.product)
         meta = {"kind": "stream", "lines": self.lines}
         write_tensors(self.folder.resume_file, self.stream.state_dict(), meta)
@@ -289,7 +293,7 @@ class _Session:
         if self.folder.resume_file.exists():
             tensors, meta = read_tensors(self.folder.resume_file, "stream")
             self.stream.load_state_dict(tensors)
-            saved = meta["lines"]
+            saved, self.saved_steps = meta["lines"], self.stream.steps
         self.folder.forget_from(self.stream.steps)
         self.skipped = {row["path"]: row["error"] for row in rows if "error" in row}
         self.predicted, self.lines = sum("label" in row for row in rows), len(rows)

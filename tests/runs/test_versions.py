@@ -1,0 +1,139 @@
+"""No adapter is lost when another takes its place, and the way back leads to the whole run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dept.cli.main import main
+from dept.errors import DataError, Interrupted, UsageError
+from dept.io import read_meta
+from dept.runs import folder as run_folder
+from dept.runs.adapt import adapt
+from dept.runs.folder import alone_in
+from dept.runs.read import read_run
+from dept.runs.stream_run import stream_into
+from dept.runs.train import TrainRun, train
+from dept.runs.versions import KEPT, RECORDS, keep, numbered, undo, versions
+from support import PROJECTION, StopAfter, tiny_model
+
+TENT: dict[str, Any] = {"method": "tent", "batch": 4, "max_iters": 2, "device": "cpu", "lr": 0.5}
+
+VERDICT = dict.fromkeys(("gain", "p_value", "images", "disagreeing", "right_after", "right_before", "neither"), 0) | {
+    "verdict": "improved", "ci95": [0, 0], "labels": {}, "products": [],
+}  # fmt: skip
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir() if not file.name.startswith(".")}
+
+
+def test_versions_move_up_and_the_oldest_goes(tmp_path: Path) -> None:
+    keep(tmp_path)
+    assert names(tmp_path) == set()
+    for number in range(KEPT + 3):
+        keep(tmp_path)
+        (tmp_path / "adapter.safetensors").write_text(str(number))
+    kept = [numbered(tmp_path / "adapter.safetensors", number).read_text() for number in versions(tmp_path)]
+    assert kept == [str(number) for number in range(KEPT + 1, 1, -1)]
+    assert len(names(tmp_path)) == KEPT + 1
+
+
+def test_an_overwritten_run_comes_back(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    adapt(source_run.file, target_images, out=out, **TENT)
+    (out / "verdict.json").write_text(json.dumps(VERDICT))
+    records = [name for name in RECORDS if name != "resume.safetensors"]
+    before = {name: (out / name).read_bytes() for name in ("adapter.safetensors", *records)}
+    adapt(source_run.file, target_images, out=out, overwrite=True, **{**TENT, "seed": 1, "lr": 1.0})
+    after = (out / "adapter.safetensors").read_bytes()
+    assert not (out / "verdict.json").exists() and after != before["adapter.safetensors"]
+    assert {name: numbered(out / name, 1).read_bytes() for name in before} == before
+    (out / "report.html").write_text("about the second run")
+    done = undo(out)
+    assert {name: (out / name).read_bytes() for name in before} == before and not (out / "report.html").exists()
+    assert (out / "adapter.undone.safetensors").read_bytes() == after
+    assert (done.run, done.earlier) == (True, 0) and "(method tent, 10 images)" in str(done)
+    assert read_run(out).result["protocol"]["seed"] == 0
+    with pytest.raises(UsageError, match=r"nothing to undo in .*: it has no adapter.1.safetensors"):
+        undo(out)
+
+
+def test_several_steps_back(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    for seed in range(3):
+        adapt(source_run.file, target_images, out=tmp_path, overwrite=True, **TENT, seed=seed)
+    assert versions(tmp_path) == [1, 2]
+    assert [undo(tmp_path).meta["seed"], undo(tmp_path).meta["seed"]] == [1, 0]
+    assert read_run(tmp_path).result["protocol"]["seed"] == 0 and versions(tmp_path) == []
+
+
+def test_an_interrupted_overwrite_keeps_one_version_and_can_be_undone(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapt(source_run.file, target_images, out=tmp_path, **TENT)
+    first = (tmp_path / "adapter.safetensors").read_bytes()
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(run_folder, "stop_signal", StopAfter(1))
+            adapt(source_run.file, target_images, out=tmp_path, overwrite=True, **TENT, seed=1)
+    assert versions(tmp_path) == [1] and not (tmp_path / "result.json").exists()
+    undo(tmp_path)
+    assert (tmp_path / "adapter.safetensors").read_bytes() == first and read_run(tmp_path).adapter
+    assert not (tmp_path / "resume.safetensors").exists() and (tmp_path / "resume.undone.safetensors").exists()
+
+
+def test_a_stream_keeps_what_it_saved_before(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    """Ten images in batches of four are three updates, all saved."""
+    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "save_every": 1, "device": "cpu"}
+    stream_into(source_run.file, target_images, out=tmp_path, **settings)
+    assert versions(tmp_path) == [1, 2]
+    images = [read_meta(numbered(tmp_path / "adapter.safetensors", number))["images"] for number in (1, 2)]
+    assert images == [8, 4] and read_meta(tmp_path / "adapter.safetensors")["images"] == 10
+    done = undo(tmp_path)
+    assert read_meta(tmp_path / "adapter.safetensors")["images"] == 8 and not done.run
+    assert "continues from its last state" in str(done) and "1 earlier version left" in str(done)
+    assert len(read_run(tmp_path).predictions) == 10
+
+
+def test_a_resumed_stream_keeps_versions_too(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "device": "cpu"}
+    files = sorted(str(file) for file in target_images.rglob("*.png"))
+    for number, part in enumerate((files[:4], files[4:8])):
+        (tmp_path / "list.txt").write_text("\n".join(part))
+        stream_into(source_run.file, tmp_path / "list.txt", out=tmp_path / "run", resume=bool(number), **settings)
+    assert versions(tmp_path / "run") == [1]
+    stream_into(source_run.file, tmp_path / "list.txt", out=tmp_path / "run", resume=True, **settings)
+    assert versions(tmp_path / "run") == [1]  # nothing was learned since
+
+
+def test_damage_is_noticed_before_anything_is_replaced(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    adapt(source_run.file, target_images, out=tmp_path, **TENT)
+    now = (tmp_path / "adapter.safetensors").read_bytes()
+    (tmp_path / "adapter.1.safetensors").write_bytes(now[:-1] + bytes([now[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"adapter.1.safetensors is damaged"):
+        undo(tmp_path)
+    assert (tmp_path / "adapter.safetensors").read_bytes() == now and "adapter.1.safetensors" in names(tmp_path)
+
+
+def test_a_source_training_keeps_no_versions(source_images: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        train(tiny_model().train(), source_images, out=tmp_path, overwrite=True, epochs=1, device="cpu", **PROJECTION)
+    assert not [name for name in names(tmp_path) if ".1." in name]
+
+
+def test_the_command(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        adapt(source_run.file, target_images, out=tmp_path, overwrite=True, **TENT, seed=seed)
+    with alone_in(tmp_path):
+        assert main(["undo", str(tmp_path)]) == 2 and "is in use by process" in capsys.readouterr().err
+    assert main(["undo", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["meta"]["seed"] == 0
+    assert main(["undo", str(tmp_path)]) == 2 and "nothing to undo" in capsys.readouterr().err
+    assert main(["undo", str(tmp_path / "gone")]) == 2 and "is not a folder" in capsys.readouterr().err
