@@ -12,9 +12,11 @@ import torch
 
 import dept.data.decoding as decoding
 import dept.runs.adapt as adapting
+from dept.cli.main import main
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import DataError, DeptError, Interrupted, UsageError
+from dept.health.expected import Expected
 from dept.inference import evaluate
 from dept.io import read_meta, read_tensors
 from dept.methods.dept import DePT
@@ -496,14 +498,16 @@ def test_describe_without_scores() -> None:
         "method": "dept", "images": 3, "tunable_model": 1234, "tunable_total": 5678, "notes": [], "skipped": [],
         "label_free": free, "adapter_bytes": 2048,
     }  # fmt: skip
-    text = adapted(result, Path("runs/x"), "MODEL")
+    text = adapted(result, Path("runs/x"), Path("runs/x/adapter.safetensors"), "MODEL")
     assert "1,234 parameters tuned (5,678 with heads that only training needs)." in text
-    assert "1,234 parameters tuned." in adapted(result | {"tunable_total": 1234}, Path("runs/x"), "MODEL")
+    assert "1,234 parameters tuned." in adapted(
+        result | {"tunable_total": 1234}, Path("runs/x"), Path("runs/x/a"), "MODEL"
+    )
     assert "(2 KiB)" in text and "Accuracy" not in text and "Warning" not in text
     one_class = label_free(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.4]]), ("a", "b"))
-    text = adapted(result | {"label_free": one_class}, Path("runs/x"), "MODEL")
+    text = adapted(result | {"label_free": one_class}, Path("runs/x"), Path("runs/x/a"), "MODEL")
     assert "Warning: predictions collapsed from 2.0 to 1.0 effective classes" in text
-    text = adapted(result, Path("my runs/x"), "my model")
+    text = adapted(result, Path("my runs/x"), Path("my runs/x/adapter.safetensors"), "my model")
     assert "dept predict 'my model' IMAGES --adapter 'my runs/x/adapter.safetensors'" in text
     assert text.endswith("dept report 'my runs/x'")
 
@@ -620,3 +624,23 @@ def test_the_first_pass_gives_the_batches_of_the_readable_images(tmp_path: Path)
     assert len(made) == len(expected) == 3
     for one, two in zip(made, expected, strict=True):
         assert torch.equal(one.index, two.index) and torch.equal(one.views[0], two.views[0])
+
+
+def test_an_adapter_that_counts_as_harmful_is_rejected(
+    source_run: TrainRun,
+    target_images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    harmful = Expected("harmful", -0.2, -0.3, -0.1, "source")
+    monkeypatch.setattr(adapting, "expected_gain", lambda *given: harmful)
+    argv = ["adapt", str(source_run.file), str(target_images), "--method", "neo", "--device", "cpu"]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 4
+    said = capsys.readouterr().out
+    assert said.startswith("Harmful, as far as can be told without labels: accuracy changed by -30.0 to -10.0 points")
+    assert "It was rejected. --accept" in said
+    assert {path.name for path in (tmp_path / "run").glob("adapter*")} == {"adapter.rejected.safetensors"}
+    assert read_run(tmp_path / "run").adapter == tmp_path / "run" / "adapter.rejected.safetensors"
+    assert main([*argv, "--out", str(tmp_path / "run"), "--overwrite", "--accept"]) == 0
+    assert {path.name for path in (tmp_path / "run").glob("adapter*")} == {"adapter.safetensors"}

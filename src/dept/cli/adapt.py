@@ -36,7 +36,7 @@ COMMAND = Command(
     "Adapt a model to unlabelled images.",
     {"Input": AdaptInput, "Output": RunOutput, "Method": AdaptChoice, "Run": "dept.runs.adapt:AdaptOptions"},
     common=("score", "resume", "overwrite", "json", "method", "preset", "seed", "ratio", "device", "workers",
-            "prior", "budget", "lr", "batch", "epochs", "max_iters"),
+            "prior", "budget", "accept", "lr", "batch", "epochs", "max_iters"),
     setting="offline",
     method="auto",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dept.cli.parts import RunOutput
-from dept.errors import Interrupted
+from dept.errors import HARMFUL, Interrupted
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -92,7 +92,7 @@ def show_run(words: list[str], output: RunOutput, start: Callable[..., Any], **s
         print(as_json(done.result))
     else:
         show(str(done))
-    return 0
+    return HARMFUL if getattr(done, "rejected", False) else 0
 
 
 def resume_command(words: list[str]) -> str:

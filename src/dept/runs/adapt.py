@@ -28,6 +28,7 @@ from dept.models.stats import load_stats, source_shares
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, promptable, with_settings
 from dept.runs.loops import Event, offline, planned_steps
+from dept.runs.read import REJECTED
 from dept.runs.record import Result, places, protocol, scored_list, shown
 from dept.runs.words import adapted, long_enough
 
@@ -54,6 +55,8 @@ class AdaptOptions(JobOptions):
     """make as many steps as the method usually needs where its default length gives fewer (never with a preset)"""
     stats: str = ""
     """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
+    accept: bool = False
+    """keep an adapter that counts as harmful; otherwise it is written as adapter.rejected.safetensors"""
     half: bool = False
     """store the adapter in fp16"""
     amp: bool = False
@@ -83,8 +86,13 @@ class AdaptRun:
     scored: ImageSet | None = field(default=None, repr=False)
     """the images that were scored, without those that do not decode"""
 
+    @property
+    def rejected(self) -> bool:
+        """Whether the adapter counts as harmful, so that the source model should stay in use."""
+        return self.adapter.name == REJECTED
+
     def __str__(self) -> str:
-        return adapted(self.result, self.folder, self.source)
+        return adapted(self.result, self.folder, self.adapter, self.source)
 
 
 def adapt(
@@ -179,7 +187,7 @@ def adapt(
     result = job.run()
     name = shown(inputs["model"]) if "model" in inputs else AdaptRun.source
     before, after = job.at_start["student"], job.at_end["student"]
-    return AdaptRun(folder.path, folder.product, result, source, before, after, name, scored)
+    return AdaptRun(folder.path, job.file, result, source, before, after, name, scored)
 
 
 def _images(
@@ -218,6 +226,8 @@ class AdaptJob(ScoredJob):
             scored["readouts"] = self.readings.top1(self.at_end)
             scored["readouts_mean_per_class"] = self.readings.mean_per_class(self.at_end)
         expected = {"expected": self._expected(found["label_free"])}
+        harmful = expected["expected"]["verdict"] == "harmful"
+        self.file = self.folder.path / REJECTED if harmful and not self.options.accept else self.folder.product
         return {"method": self.method.name, "notes": self.notes, **self._domains(), **found, **expected, **scored}
 
     def _expected(self, free: LabelFree) -> dict[str, Any]:
@@ -242,8 +252,11 @@ class AdaptJob(ScoredJob):
             metrics={k: result[k]["top1"] for k in ("before", "after") if k in result},
             **self._domains(),
         )
-        file = save_adapter(adapter, self.folder.product, half=self.options.half)
-        result["adapter_bytes"] = file.stat().st_size
+        save_adapter(adapter, self.file, half=self.options.half)
+        result["adapter_bytes"] = self.file.stat().st_size
+        # What an earlier run has left under the other name is not this run's. It is kept as an earlier version.
+        other = self.folder.product if self.file.name == REJECTED else self.folder.path / REJECTED
+        other.unlink(missing_ok=True)
 
     def _adapter(self) -> Adapter:
         """The tuned tensors; with weighted domains the prompts too, tuned or not: the model file has their mean."""

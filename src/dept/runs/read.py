@@ -18,6 +18,8 @@ from dept.runs.schema import CONFIG, EVENTS, FAILED, OTHER_EVENT, PREDICTED, RES
 from dept.runs.seal import unsealed
 
 Kind = Literal["adapt", "uda", "train", "stream"]
+REJECTED = "adapter.rejected.safetensors"
+"""an adapter that counts as harmful"""
 MOST_BYTES = 200_000_000
 """size of a file that is read; an event has about 200 bytes"""
 
@@ -62,7 +64,7 @@ class RunFiles:
     @property
     def adapter(self) -> Path | None:
         """The adapter file, if the run has written one (and not the one before it, which `overwrite` replaces)."""
-        return self._file("adapter.safetensors")
+        return self._file("adapter.safetensors") or self._file(REJECTED)
 
     @property
     def model(self) -> Path | None:

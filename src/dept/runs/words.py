@@ -11,15 +11,16 @@ from typing import Any
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree
 from dept.runs.loops import planned_steps
+from dept.runs.read import REJECTED
 from dept.runs.record import Result
 
 COLLAPSED = 0.9
 """share of the effective classes below which predictions count as collapsed (docs/results.md)"""
 
 
-def adapted(result: Result, folder: Path, model: str) -> str:
+def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     """A finished adaptation in a few lines, ending with the next commands."""
-    free, adapter = result["label_free"], str(folder / "adapter.safetensors")
+    free, adapter = result["label_free"], str(file)
     lines = [expected_line(result["expected"])] if "expected" in result else []
     lines.append(f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}.")
     lines += choice_lines(result["auto"]) if "auto" in result else []
@@ -28,6 +29,8 @@ def adapted(result: Result, folder: Path, model: str) -> str:
         lines.append(_domains(result["domains"]))
     lines += [*_outcome(result), *_without_labels(free, confidence=True)]
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
+    if file.name == REJECTED:
+        lines.append(f"It was rejected. {flag('accept')} keeps it anyway. {flag('method')} auto tries others.")
     lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', flag('adapter'), adapter])}")
     lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
@@ -45,6 +48,8 @@ def expected_line(found: Mapping[str, Any]) -> str:
     """The verdict without labels, and the gain it rests on."""
     if found["shares"] == "unknown":
         return "Uncertain: class shares seem to be unlike the source's, and then only labels tell (`dept check`)."
+    if found["low"] == found["high"]:
+        return "No prediction changed."
     low, high = (f"{100 * found[end]:+.1f}" for end in ("low", "high"))
     span = f"accuracy changed by {low} to {high} points, {ASSUMED[found['shares']]}"
     if found["verdict"] == "improved":
