@@ -33,11 +33,11 @@ def slow_entropy(p: list[float]) -> float:
 
 def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
     """Every step of it in loops: re-centred head, centroids, mean prediction completed by that of all images."""
-    passes, batch = FixedPasses(IMAGES), random_batch("s", 5, seed=3)
+    passes, batch = FixedPasses(IMAGES), random_batch("ws", 5, seed=3)
     batch = Batch(batch.views, torch.tensor([7, 2, 28, 11, 3]))
     with torch.no_grad():
         features = torch.cat([model.read(part.views[0]).features for part in passes()])
-        own = model.read(batch.views[0]).features
+        own, strong = (model.read(view).features for view in batch.views)
     head = model.head
     bias = [float(b - w @ features.mean(dim=0)) for w, b in zip(head.weight.data, head.bias.data, strict=True)]
 
@@ -45,18 +45,22 @@ def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
         powers = [math.exp(float(w @ h) + b) for w, b in zip(head.weight.data, bias, strict=True)]
         return [power / sum(powers) for power in powers]
 
-    p, q = [slow_softmax(h) for h in features], [slow_softmax(h) for h in own]
+    p, q, s = ([slow_softmax(h) for h in given] for given in (features, own, strong))
     labels = slow_centroid_labels(features, p)
     share = 5 / 12  # three classes, four images of each are enough
     entropy = sum(map(slow_entropy, q)) / 5
-    label = -sum(math.log(row[labels[i]]) for row, i in zip(q, batch.index.tolist(), strict=True)) / 5
+    label, other = (
+        -sum(math.log(row[labels[i]]) for row, i in zip(given, batch.index.tolist(), strict=True)) / 5
+        for given in (q, s)
+    )
     mean = [sum(r[c] for r in q) / 5 * share + (1 - share) * sum(r[c] for r in p) / IMAGES for c in range(3)]
-    method = plus(model, w_label=0.5, w_class=2.0)
+    method = plus(model, w_label=0.5, w_class=2.0, w_strong=0.7)
     method.begin(passes)
     method.at(Progress(0, 10, 0))
     terms = method.step(batch)
     assert terms["entropy"] == pytest.approx(entropy, abs=1e-4)
     assert terms["label"] == pytest.approx(0.5 * label, abs=1e-4)
+    assert terms["strong"] == pytest.approx(0.7 * other, abs=1e-4)
     assert terms["class_diversity"] == pytest.approx(-2 * slow_entropy(mean) / share, abs=1e-4)
 
 
@@ -88,7 +92,7 @@ def test_only_prompts_and_bias_are_in_the_adapter_and_the_bias_stays_where_the_s
     method.begin(FixedPasses(IMAGES))
     started = model.head.bias.detach().clone()
     method.at(Progress(0, 10, 0))
-    method.step(random_batch("s", 4))
+    method.step(random_batch("ws", 4))
     assert sorted(method.adapter().tensors) == ["head.bias", "prompts"]
     assert torch.equal(model.head.bias, started) and not torch.equal(started, method.source_bias)
 

@@ -1,14 +1,14 @@
-"""DePT+: information maximisation on the prompts, from a re-centred start, learned from strong views. Ours, no paper.
+"""DePT+: information maximisation on the prompts, from a re-centred start, with labels for two views. Ours, no paper.
 
 Tunes DePT's prompts with SHOT's objective. The head takes up the mean of the target's features before the first step
 (as NEO does), so that first labels are made by a model that no longer leans to a few classes. Then every prediction is
 to become confident, the mean prediction even, and each image is to keep the label of its nearest class centroid, found
-anew after every epoch (SHOT's three terms). Labels come from test views, the model learns from strong ones, as in DePT:
-what it learns must not depend on colours and crops. Weights of the head stay, so that classes keep their meaning.
+anew after every epoch (SHOT's three terms). A strong view of the image is to have the same label, as in DePT: what is
+learned must not depend on colours and crops. Weights of the head stay, so that classes keep their meaning.
 Where a batch is too small to hold all classes, its mean prediction is completed by that of all images.
 In a stream there are no labels. The head follows the running mean of features, as far as several classes were
 predicted so far: the mean of one class alone is that class, and not a shift.
-Cost: one forward and one backward per batch, one pass over all images per epoch. Fails when: the target's classes are
+Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
 far from balanced (preset `unbalanced` leaves out what pulls them there).
 """
 
@@ -36,13 +36,13 @@ CLASSES = 8
 
 
 class DePTPlus(Method):
-    """Information maximisation and centroid labels on prompts, from strong views."""
+    """Information maximisation and centroid labels on prompts."""
 
     name = "dept+"
     title = "DePT+"
     summary = "information maximisation and centroid labels on prompts, from a re-centred start (ours)"
     settings = ("offline", "online")
-    forwards_per_step = 2.0
+    forwards_per_step = 4.0
     passes_per_epoch = 1
     assumes_balance = True
     needs_prompts = True
@@ -52,7 +52,7 @@ class DePTPlus(Method):
 
     @dataclass(frozen=True)
     class Config(OfflineConfig):
-        """DePT's optimiser and SHOT's weights; the view was chosen in `pacs-styles` (docs/results.md)."""
+        """DePT's optimiser and SHOT's weights."""
 
         lr: float = 5e-3
         """η of the prompts"""
@@ -64,25 +64,27 @@ class DePTPlus(Method):
         """B, images per step: a small folder gives many steps"""
         w_label: float = 0.3
         """weight of the cross-entropy to centroid labels; 0 switches it off"""
+        w_strong: float = 0.3
+        """the same for a strong view of the image; 0 does without that view"""
         w_class: float = 1.0
         """weight of the evenness of the mean prediction; 0 where classes may be far from balanced"""
         recentre: bool = True
         """the head takes up the mean of the target features: before the first step, or batch by batch in a stream"""
-        view: Literal["strong", "weak", "test"] = "strong"
-        """the view that is learned from"""
+        view: Literal["weak", "test"] = "weak"
+        """the view that is learned from without labels"""
 
     config: Config
     presets = {
         "offline": {},
         # The view that is predicted is the one that is learned from: one forward for both.
-        "online": {"schedule": "constant", "epochs": 1, "view": "test"},
+        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0},
         # For targets whose classes may be far from balanced: nothing that pulls them there.
-        "unbalanced": {"w_class": 0.0, "recentre": False, "w_label": 1.0},
+        "unbalanced": {"w_class": 0.0, "recentre": False, "w_label": 1.0, "w_strong": 1.0},
     }
 
     def prepare(self) -> None:
-        """One view, as the Config says."""
-        self.views = self.config.view[0]
+        """One view or two, as the Config says."""
+        self.views = self.config.view[0] + ("s" if self.config.w_strong else "")
 
     def tuned(self) -> list[Group]:
         """The prompts; and the bias of the head, which is set once and then stays."""
@@ -122,8 +124,13 @@ class DePTPlus(Method):
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, mean))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = H(p) - w_class H(p̄) + w_label CE(p, ŷ), ŷ the nearest class centroid   [DePT+ Eq. L]"""
-        config, output = self.config, self.model.read(batch.views[0])
+        """L = H(p) - w_class H(p̄) + w_label CE(p, ŷ) + w_strong CE(s, ŷ)   [DePT+ Eq. L]
+
+        p and s are predictions of the weak and the strong view, ŷ is the nearest class centroid.
+        """
+        config, count = self.config, len(batch.index)
+        both = self.model.read(batch.views[0] if self.labels is None else torch.cat(batch.views))
+        output = Output(both.features[:count], both.logits[:count])
         if self.labels is None:
             output = self._followed(output)
         self._logits = logits = output.logits
@@ -131,9 +138,12 @@ class DePTPlus(Method):
         if config.w_class:
             share = min(1.0, len(logits) / (IMAGES_PER_CLASS * logits.shape[1]))
             terms["class_diversity"] = config.w_class * evenness(logits, self.predicted / self.predicted.sum(), share)
-        if config.w_label and self.labels is not None:
+        if self.labels is not None:
             labels = self.labels[batch.index.to(self.labels.device)]
-            terms["label"] = config.w_label * losses.cross_entropy(logits, labels)
+            if config.w_label:
+                terms["label"] = config.w_label * losses.cross_entropy(logits, labels)
+            if config.w_strong:
+                terms["strong"] = config.w_strong * losses.cross_entropy(both.logits[count:], labels)
         return terms
 
     def _followed(self, output: Output) -> Output:

@@ -15,7 +15,7 @@ from dept.bench.suites.pacs_mini import BATCH, ON_PROMPTS, source
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 CHANGES: dict[str, dict[str, Any]] = {
     "not clipped": {"clip": 0.0},
-    "weak views": {"view": "weak"},
+    "weak views alone": {"w_strong": 0.0},
     "not re-centred": {"recentre": False},
     "no labels": {"w_label": 0.0},
     "evenness half as strong": {"w_class": 0.5},
