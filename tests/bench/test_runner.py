@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from dept.bench.runner import Cell, result_file, run_cells, shard, stored
+from dept.bench.runner import PACKED, Cell, cells_of, pack, result_file, run_cells, shard, stored
 from dept.bench.shift import Shift
+from dept.cli.main import main
 from dept.errors import DataError, Interrupted, UsageError
+from dept.io import write_json
 
 CELL = Cell("mini", "pacs", Shift(("photo",), ("sketch",)), "dept", "G offline", 0, {"lr": 0.1, "steps": 3})
 
@@ -119,3 +121,56 @@ def test_what_is_stored(tmp_path: Path) -> None:
     assert content["cell"]["protocol"] == CELL.protocol and content["result"]["top1"] == 0.5
     assert content["result"]["seconds"] >= 0
     assert "photo->sketch" in CELL.title and "seed 0" in CELL.title
+
+
+# ---- the compact form ----
+
+
+def test_packed_cells_are_found_like_others(tmp_path: Path) -> None:
+    cells = [replace(CELL, seed=seed) for seed in range(3)]
+    list(run_cells(cells, lambda cell: result(cell.seed), tmp_path))
+    loose = cells_of(tmp_path / "mini")
+    assert pack(tmp_path / "mini") == 3 and pack(tmp_path / "mini") == 0
+    assert [path.name for path in (tmp_path / "mini").iterdir()] == [PACKED]
+    lines = (tmp_path / "mini" / PACKED).read_text().splitlines()
+    assert len(lines) == 3 and [json.loads(line)["cell"]["seed"] for line in lines] == [
+        one.cell.seed for one in loose.values()
+    ]
+    assert cells_of(tmp_path / "mini") == loose
+    assert stored(tmp_path, cells[2]) == loose[cells[2].key].result
+    assert all(not outcome.fresh for outcome in run_cells(cells, fails, tmp_path))  # they are not run again
+
+
+def test_a_new_result_replaces_its_line(tmp_path: Path) -> None:
+    for top1 in (1, 2):
+        write_json(result_file(tmp_path, CELL), {"cell": CELL.to_json(), "result": result(top1)})
+        assert pack(tmp_path / "mini") == 1
+    assert stored(tmp_path, CELL) == result(2) and len(cells_of(tmp_path / "mini")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "line 2 is not readable JSON"), ("{}", "line 2 is not the result")]
+)
+def test_a_damaged_line_is_named(text: str, message: str, tmp_path: Path) -> None:
+    write_json(result_file(tmp_path, CELL), {"cell": CELL.to_json(), "result": result(1)})
+    pack(tmp_path / "mini")
+    file = tmp_path / "mini" / PACKED
+    file.write_text(file.read_text() + text + "\n")
+    with pytest.raises(DataError, match=message):
+        cells_of(tmp_path / "mini")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = replace(CELL, suite="pacs-mini")
+    write_json(result_file(tmp_path, cell), {"cell": cell.to_json(), "result": result(1)})
+    assert main(["bench", "pack", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "pacs-mini: 1 cells packed\n"
+    assert main(["bench", "pack", "--results", str(tmp_path / "none")]) == 2
+
+
+def result(top1: float) -> Any:
+    return {"after": {"top1": top1}, "protocol": {}}
+
+
+def fails(cell: Cell) -> Any:
+    raise AssertionError(f"{cell.title} is run again")

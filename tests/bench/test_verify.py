@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dept.bench.runner import read_cell
+from dept.bench.runner import cells_of
 from dept.bench.verify import cheapest, find_result, verify, with_key
 from dept.cli import bench_verify
 from dept.errors import DataError, UsageError
@@ -77,7 +77,7 @@ def test_what_was_verified_is_committed() -> None:
     checks = json.loads((results / "verify.json").read_text())
     assert checks
     for check in checks:
-        cell = read_cell(results / check["suite"] / check["key"] / "result.json").cell
+        cell = cells_of(results / check["suite"])[check["key"]].cell
         elsewhere = any(path == "processor" for path, *_ in check["differing"])
         assert cell.title == check["title"]
         assert check["verdict"] == "bit-equal" or elsewhere

@@ -1,19 +1,27 @@
-"""A resumable runner: a cell is a protocol; its folder is named by the protocol's hash; finished cells stay."""
+"""A resumable runner: a cell is a protocol, known by the protocol's hash; finished cells stay.
+
+A cell that ends is written to a folder of its own, because several processes may end cells at once. `pack` moves such
+folders into one file per suite, cells.jsonl, with one line per cell. Whoever reads cells finds both.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from dept.bench.shift import Shift
 from dept.errors import DataError, Interrupted, UsageError
-from dept.io import write_json
+from dept.io import write_atomic, write_json
 from dept.runs.record import Result
+
+PACKED = "cells.jsonl"
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,15 @@ def read_cell(file: Path) -> Stored:
         entry = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{file} is not readable JSON ({error}). Without it, the cell is run again.") from error
+    return _as_stored(entry, str(file))
+
+
+def _as_stored(entry: Any, where: str) -> Stored:
     cell, result = (entry.get("cell"), entry.get("result")) if isinstance(entry, dict) else (None, None)
     expected = {field.name for field in fields(Cell)}
     if not (isinstance(cell, dict) and cell.keys() == expected and isinstance(result, dict)):
         raise DataError(
-            f'{file} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
+            f'{where} is not the result of a benchmark cell: {{"cell": …, "result": …}} is expected. '
             "A single run is named by its own folder."
         )
     return Stored(Cell.from_json(cell), cast(Result, result))
@@ -96,7 +108,50 @@ def read_cell(file: Path) -> Stored:
 def stored(root: Path, cell: Cell) -> Result | None:
     """The stored result of a finished cell, or None."""
     file = result_file(root, cell)
-    return read_cell(file).result if file.exists() else None
+    if file.exists():
+        return read_cell(file).result
+    one = _packed(root / cell.suite).get(cell.key)
+    return None if one is None else one.result
+
+
+def cells_of(folder: Path) -> dict[str, Stored]:
+    """All finished cells in a suite's folder by their key, packed or not, in the order of keys."""
+    loose = {file.parent.name: read_cell(file) for file in folder.glob("*/result.json")}
+    return dict(sorted({**_packed(folder), **loose}.items()))
+
+
+def pack(folder: Path) -> int:
+    """Move the cells that have a folder of their own into the suite's file; returns how many there were.
+
+    They replace lines of the same key: whoever ran a cell again wanted the new result.
+    """
+    loose = list(folder.glob("*/result.json"))
+    if loose:
+        rows = [{"cell": one.cell.to_json(), "result": one.result} for one in cells_of(folder).values()]
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        write_atomic(folder / PACKED, text.encode())
+    for file in loose:
+        shutil.rmtree(file.parent)
+    return len(loose)
+
+
+def _packed(folder: Path) -> Mapping[str, Stored]:
+    file = folder / PACKED
+    return _lines(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=64)
+def _lines(file: Path, changed: int) -> Mapping[str, Stored]:
+    """Cells by key. Read once as long as the file stays as it is: a suite looks for its cells one by one."""
+    found = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        where = f"{file}, line {number}"
+        try:
+            one = _as_stored(json.loads(line), where)
+        except ValueError as error:
+            raise DataError(f"{where} is not readable JSON ({error}). Restore the file.") from error
+        found[one.cell.key] = one
+    return found
 
 
 def shard(cells: Sequence[Cell], part: str) -> list[Cell]:

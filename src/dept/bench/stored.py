@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dept.bench.protocol import SEED, SOURCE, Difference, conflicts, differences, record, sentence
-from dept.bench.runner import Cell, Stored, read_cell
+from dept.bench.runner import Cell, Stored, cells_of
 from dept.bench.shift import Shift
 from dept.bench.suite import TRAINING, Row, Suite
 from dept.runs.record import Result
@@ -59,7 +59,7 @@ class Results:
 
 def stored_cells(folder: Path) -> list[Stored]:
     """All finished cells of a suite."""
-    return [read_cell(file) for file in sorted(folder.glob("*/result.json"))]
+    return list(cells_of(folder).values())
 
 
 def suite_cells(suite: Suite, results: Path) -> list[Stored]:

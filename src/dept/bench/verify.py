@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from dept.bench.protocol import MISSING, Difference, differences, flat, sentence
-from dept.bench.runner import Cell, Stored, read_cell
+from dept.bench.runner import Cell, Stored, cells_of, read_cell
 from dept.bench.suite import TRAINING
 from dept.errors import DataError, UsageError
 from dept.runs.read import read_result
@@ -61,13 +61,19 @@ def find_result(name: str, results: Path) -> Found:
     given = Path(name)
     if given.is_file() or (given / "result.json").is_file():
         return _read(given if given.is_file() else given / "result.json")
-    found = sorted(results.glob(f"*/{name}*/result.json")) if name and "/" not in name else []
+    found = [one for suite in sorted(results.glob("*/")) for one in _with_key(suite, name)] if name else []
     if not found:
         raise DataError(f"{name} is neither a result.json, nor a run folder, nor the key of a cell in {results}.")
     if len(found) > 1:
-        keys = ", ".join(f"{file.parent.parent.name}/{file.parent.name}" for file in found[:6])
+        keys = ", ".join(f"{one.file.parent.name}/{one.file.name}" for one in found[:6])
         raise UsageError(f"{name!r} is the beginning of {len(found)} keys ({keys}); give more of it.")
-    return _read(found[0])
+    return found[0]
+
+
+def _with_key(suite: Path, name: str) -> list[Found]:
+    """The cells of a suite whose key begins so."""
+    keys = [(key, one) for key, one in cells_of(suite).items() if key.startswith(name)]
+    return [Found(suite / key, one.result, one.cell) for key, one in keys]
 
 
 def _read(file: Path) -> Found:

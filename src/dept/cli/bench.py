@@ -1,4 +1,4 @@
-"""`dept bench list | datasets | diff | versus | verify | tsne | cost | SUITE …`."""
+"""`dept bench list | datasets | diff | versus | verify | pack | tsne | cost | SUITE …`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ COMMANDS = {
     "diff": "what differs between two results",
     "versus": "is one row of a suite better than another, paired over images",
     "verify": "re-run a small cell of each suite and compare",
+    "pack": "finished cells into one file per suite",
     "tsne": "figure of the features before and after an adaptation",
     "cost": "time and memory of a step against full tuning, next to the FLOP bound",
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 from dept.bench import suites
 from dept.bench.entry import Entry
 from dept.bench.render import WIDE, below, duration, number
-from dept.bench.runner import Stored, read_cell
-from dept.bench.stored import choose, suite_cells
+from dept.bench.runner import PACKED, Stored
+from dept.bench.stored import choose, stored_cells, suite_cells
 from dept.bench.table import MEAN, Line, make_table
 from dept.bench.table import Table as Results
 from dept.errors import DataError
@@ -18,16 +18,16 @@ from dept.report.blocks import Figure, Fold, Page, Section, Table, TableCell, Ti
 from dept.report.gain_chart import gain_chart, gain_span, gain_tone, gain_words
 
 
-def cell_files(folder: Path) -> list[Path]:
-    """Result files of a suite's cells. Empty if the folder is something else."""
+def holds_cells(folder: Path) -> bool:
+    """Whether a folder is that of a suite with finished cells, and not something else."""
     if (folder / "config.json").exists() or (folder / "predictions.jsonl").exists():
-        return []
-    return sorted(folder.glob("*/result.json"))
+        return False
+    return (folder / PACKED).is_file() or any(folder.glob("*/result.json"))
 
 
 def bench_page(folder: Path) -> Page:
     """The page of all finished cells of a suite. Numbers, names and notes are those of `dept bench SUITE`."""
-    own = [read_cell(file) for file in cell_files(folder)]
+    own = stored_cells(folder)
     scored = [one for one in own if "after" in one.result]
     if not scored:
         raise DataError(f"The {len(own)} cells in {folder} hold no adaptation with scores before and after.")

@@ -34,11 +34,11 @@ def write_report(
 
 def make_page(folder: Path, options: ReportOptions) -> Page:
     """The page of a run folder or of a folder of benchmark cells."""
-    from dept.report.bench_page import bench_page, cell_files
+    from dept.report.bench_page import bench_page, holds_cells
     from dept.report.run_page import run_page
 
     try:
-        return bench_page(folder) if cell_files(folder) else run_page(folder, options)
+        return bench_page(folder) if holds_cells(folder) else run_page(folder, options)
     except KeyError as error:
         raise DataError(
             f"The files in {folder} lack the entry {error}. Was one of them edited or truncated?"
