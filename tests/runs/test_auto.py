@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dept import load
+from dept import evaluate, load
 from dept.cli.main import main
 from dept.data.images import find_images
 from dept.data.loader import Runtime
@@ -21,10 +21,12 @@ from dept.runs import auto
 from dept.runs.adapt import adapt
 from dept.runs.auto import affordable, parse_budget
 from dept.runs.loops import class_probabilities
+from dept.runs.read import read_run
 from dept.runs.train import TrainRun
 from support import StopAfter, same_bits, state_of, tiny_resnet
 
-QUICK: dict[str, Any] = {"max_iters": 3, "batch": 4, "device": "cpu"}
+# Ten images say little about class shares, so they are declared.
+QUICK: dict[str, Any] = {"max_iters": 3, "batch": 4, "prior": "source", "device": "cpu"}
 
 
 def test_one_is_kept_and_the_result_says_why(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
@@ -107,16 +109,31 @@ def test_absent_classes_bring_in_the_candidate_that_assumes_nothing(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "shares_differ", lambda *given: True)
-    run = adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK)
-    assert [row["name"] for row in run.result["auto"]["candidates"]] == ["source", "neo", "dept+", "notela"]
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK | {"prior": "unknown"})
+    assert [row["name"] for row in run.result["auto"]["candidates"]] == ["source", "neo", "notela"]
     assert run.result["auto"]["kept"] in ("source", "notela")
-    declared = adapt(source_run.file, target_images, out=tmp_path / "b", prior="uniform", **QUICK)
+    assert run.result["expected"]["shares"] == "unknown" and "only labels tell" in str(run)
+    declared = adapt(source_run.file, target_images, out=tmp_path / "b", **QUICK)
     assert "notela" not in {row["name"] for row in declared.result["auto"]["candidates"]}
+
+
+def test_scored_images_do_not_change_the_choice_or_the_adapter(
+    source_run: TrainRun, target_images: Path, target_labelled: Path, tmp_path: Path
+) -> None:
+    blind = adapt(source_run.file, target_images, out=tmp_path / "a", **QUICK)
+    scored = adapt(source_run.file, target_images, out=tmp_path / "b", score_on=target_labelled, **QUICK)
+    assert file_sha256(blind.adapter) == file_sha256(scored.adapter)
+    assert blind.result["auto"] == scored.result["auto"] and blind.result["expected"] == scored.result["expected"]
+    assert scored.scored is not None and len(scored.after) == len(scored.scored) == 12 and len(blind.after) == 10
+    model = load(source_run.file, adapter=scored.adapter)
+    assert scored.result["after"]["top1"] == evaluate(model, target_labelled, device="cpu")["top1"]
+    assert read_run(tmp_path / "b").inputs["score"] == str(target_labelled)
+    assert "Accuracy" in str(scored) and "Accuracy" not in str(blind)
 
 
 def test_models_without_room_for_prompts(target_images: Path, tmp_path: Path) -> None:
     file = save_model(tiny_resnet(), tmp_path / "resnet.safetensors")
-    run = adapt(file, target_images, out=tmp_path / "run", **QUICK)
+    run = adapt(file, target_images, out=tmp_path / "run", **QUICK | {"prior": "uniform"})
     assert [row["name"] for row in run.result["auto"]["candidates"]] == ["source", "neo", "shot"]
 
 
@@ -145,8 +162,8 @@ def test_wrong_settings(source_run: TrainRun, target_images: Path, tmp_path: Pat
 
 def test_budget() -> None:
     assert [parse_budget(text) for text in ("", "90s", "1.5m", "2h")] == [0, 90, 90, 7200]
-    # 30 s for three passes over 100 images: 0.1 s an image; a step of 10 with one forward and two more costs 3 s.
-    assert affordable(120, 30, 100, 10, "dept+") == 20
+    # 30 s for three passes over 100 images: 0.1 s an image. A step of 10 with four forwards, and the views, costs 5 s.
+    assert affordable(120, 30, 100, 10, "dept+") == 12
     assert affordable(1, 30, 100, 10, "dept+") == 1
 
 

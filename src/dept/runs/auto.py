@@ -6,12 +6,15 @@ result.json also says which candidates there were, how they scored and why this 
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+import torch
 
 from dept import methods
 from dept.core.blocks import can_be_prompted
@@ -24,22 +27,25 @@ from dept.health.expected import expected_gain
 from dept.health.prior import Prior, believed
 from dept.io import write_atomic
 from dept.methods.auto import Auto
+from dept.metrics import score
 from dept.models.files import apply_adapter, load_adapter, load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats, source_shares
 from dept.runs.folder import Listener, PlanFolder
 from dept.runs.loops import class_probabilities, steps_per_epoch
-from dept.runs.read import read_result
-from dept.runs.record import Result, shown
+from dept.runs.read import read_result, read_run
+from dept.runs.record import Result, places, scored_list, shown, skipped_files
+from dept.runs.seal import sealed
 
 if TYPE_CHECKING:
     from dept.runs.adapt import AdaptOptions, AdaptRun
 
 EPOCHS, LEAST_STEPS = 15, 300
 """length of the longest candidate: the paper's epochs, which are too few steps on a small folder"""
+CAREFUL = "notela"
+"""the candidate that assumes nothing about class shares; it too moves prompts"""
 PASSES = 3
 """over all images, of a run without a backward: before, its step, after"""
-COPIED = ("config.json", "events.jsonl", "adapter.safetensors")
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,6 @@ class Trial:
             out=out,
             method=method,
             options=replace(self.options, accept=True),  # it is one of several: none is rejected by itself
-            score_on=self.score_on,
             augmentation=self.augmentation,
             resume=begun,
             overwrite=not begun,
@@ -119,7 +124,7 @@ def adapt_auto(
 
 
 def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, seconds: float) -> AdaptRun:
-    """The cheap candidate, then the long one, then one without assumptions if class shares look different."""
+    """The cheap candidate, then the long one, or one without assumptions if class shares look different."""
     main = longest(given)
     began, runs = time.monotonic(), {}
     runs["neo"] = trial.run("neo", batch=config.batch)
@@ -129,9 +134,9 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
         steps = min(steps, affordable(seconds, time.monotonic() - began, first["images"], config.batch, main))
     steps = trial.folder.settled(steps)
     differ = not prior.declared and shares_differ(scored("neo", first), prior)
-    runs[main] = trial.run(main, batch=config.batch, max_iters=steps)
-    if differ and main == "dept+":
-        runs["notela"] = trial.run("notela", batch=config.batch, max_iters=max(1, steps // 3))
+    second = main if not differ else CAREFUL if main == "dept+" else ""
+    if second:
+        runs[second] = trial.run(second, batch=config.batch, max_iters=steps)
     choice = choose([scored(name, result) for name, (result, _) in runs.items()], prior, differ=differ)
     if choice.kept == "source":
         runs["source"] = trial.run("source")
@@ -159,30 +164,61 @@ def scored(name: str, result: Result) -> Scored:
 
 
 def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None) -> AdaptRun:
-    """Copy the candidate's files, write the result, and return the run as if it had been the only one."""
+    """Copy the candidate's files, write the result, and return the run as if it had been the only one.
+
+    Labelled images, if there are any, are scored only now: the choice does not depend on them.
+    """
     folder, place = trial.folder, trial.place(name)
-    for file in COPIED:
+    scored_on: dict[str, str] = {}
+    if made is None or trial.score_on is not None:
+        made = _read_out(trial, place, result)
+        if made.scored is not None:
+            result |= _scores(made, result)
+            scored_on = places(score=trial.score_on) | scored_list(made.scored)
+    for file in ("config.json", "adapter.safetensors"):
         write_atomic(folder.path / file, (place / file).read_bytes())
+    write_atomic(folder.path / "events.jsonl", _events(place, scored_on).encode())
     folder.end(result)
-    made = made or _read_back(trial, place, result)
     return replace(made, folder=folder.path, adapter=folder.product, result=result)
 
 
-def _read_back(trial: Trial, place: Path, result: Result) -> AdaptRun:
-    """The run of a candidate that ended before an interruption: its probabilities are computed again."""
+def _read_out(trial: Trial, place: Path, result: Result) -> AdaptRun:
+    """The run of a finished candidate, with predictions before and after it: of the scored images, if there are any."""
     from dept.runs.adapt import AdaptRun
 
-    model = trial.model
+    model, file = trial.model, place / "adapter.safetensors"
     before = deepcopy(model) if isinstance(model, Model) else load_model(model)
     runtime = Runtime(resolve_device(trial.options.device), trial.options.workers)
-    adapted = apply_adapter(deepcopy(before), load_adapter(place / "adapter.safetensors", before)).eval()
+    adapted = apply_adapter(deepcopy(before), load_adapter(file, before)).eval()
     labelled = None if trial.score_on is None else labelled_as(trial.score_on, before.classes, "scored")
     found = trial.images if isinstance(trial.images, ImageSet) else find_images(trial.images)
     images = decodable(labelled or found, channels=before.card.preprocess.channels)
     first, last = (class_probabilities(one, images, runtime) for one in (before, adapted))
     name = AdaptRun.source if isinstance(model, Model) else shown(Path(model).absolute())
-    scored_on = None if labelled is None else images
-    return AdaptRun(place, place / "adapter.safetensors", result, adapted, first, last, name, scored_on)
+    return AdaptRun(place, file, result, adapted, first, last, name, images if labelled else None)
+
+
+def _scores(run: AdaptRun, result: Result) -> Result:
+    """What labels say of the candidate that was kept."""
+    assert run.scored is not None and run.scored.labels is not None
+    labels = torch.tensor(run.scored.labels)
+    before, after = (score(one, labels, run.model.classes) for one in (run.before, run.after))
+    found = {
+        "protocol": {**result["protocol"], "evaluated_on": "scored images"},
+        "skipped_scored": skipped_files(run.scored),
+        "before": before,
+        "after": after,
+        "readouts": {"student": after["top1"]},
+        "readouts_mean_per_class": {"student": after["mean_per_class"]},
+    }
+    return cast(Result, found)
+
+
+def _events(place: Path, scored_on: dict[str, str]) -> str:
+    """The events of a candidate; the first one says where the scored images lie, for the report."""
+    rows = read_run(place).events
+    rows = [row | {"inputs": row.get("inputs", {}) | scored_on} if row["event"] == "start" else row for row in rows]
+    return "".join(json.dumps(sealed(row)) + "\n" for row in rows)
 
 
 def parse_budget(text: str) -> float:
