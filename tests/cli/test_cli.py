@@ -235,7 +235,7 @@ def test_adapt_flags_reach_the_method(
 ) -> None:
     out = tmp_path / "run"
     argv = ["adapt", str(source_run.file), str(target_images), "--out", str(out), *DEPT, "--preset", "paper",
-            "--w-cls", "0", "--seed", "5", "--half", "--max-iters", "1", *SMALL, *HEADS]  # fmt: skip
+            "--accept", "--w-cls", "0", "--seed", "5", "--half", "--max-iters", "1", *SMALL, *HEADS]  # fmt: skip
     assert main(argv) == 0
     protocol = json.loads((out / "result.json").read_text())["protocol"]
     assert (protocol["config"]["reduction"], protocol["config"]["w_cls"], protocol["seed"]) == ("sum", 0.0, 5)

@@ -98,7 +98,7 @@ def test_imagenet_names(tmp_path: Path) -> None:
 def test_an_eva_model_is_adapted_by_the_printed_command(
     classes: Path, target_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DINOv3 can be prompted, so DePT is the default; rotations go with the tokens that student and teacher share."""
+    """DINOv3 can be prompted; rotations go with the tokens that student and teacher share."""
     theirs = timm.create_model("vit_small_patch16_dinov3", num_classes=3, **EVA)
     scramble(theirs)
     torch.save({"state_dict": {f"model.{n}": t for n, t in theirs.state_dict().items()}}, tmp_path / "last.ckpt")
@@ -108,7 +108,8 @@ def test_an_eva_model_is_adapted_by_the_printed_command(
     printed = next(line for line in capsys.readouterr().out.splitlines() if "dept adapt" in line)
     command = shlex.split(printed.split("dept ", 1)[1])
     command[command.index("NEW_IMAGES")], command[command.index("runs/site")] = str(target_images), str(run)
-    assert main([*command, "--stages", "2", "--prompts", "3", *SMALL, *HEADS]) == 0
+    command += ["--method", "dept", "--accept", "--stages", "2", "--prompts", "3"]
+    assert main([*command, *SMALL, *HEADS]) == 0
     adapted = load(out, adapter=run / "adapter.safetensors")
     assert adapted.prompts is not None and adapted.prompts.shape == (2, 3, 32)
 

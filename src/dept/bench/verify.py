@@ -8,13 +8,13 @@ most one point.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from dept.bench.protocol import MISSING, Difference, differences, flat, sentence
-from dept.bench.runner import Cell, Stored, cells_of, read_cell
+from dept.bench.runner import PACKED, Cell, Stored, cells_of, read_cell
 from dept.bench.suite import TRAINING
 from dept.errors import DataError, UsageError
 from dept.runs.read import read_result
@@ -61,19 +61,21 @@ def find_result(name: str, results: Path) -> Found:
     given = Path(name)
     if given.is_file() or (given / "result.json").is_file():
         return _read(given if given.is_file() else given / "result.json")
-    found = [one for suite in sorted(results.glob("*/")) for one in _with_key(suite, name)] if name else []
+    found = {key: one for suite in sorted(results.glob("*/")) for key, one in _with_key(suite, name)} if name else {}
     if not found:
         raise DataError(f"{name} is neither a result.json, nor a run folder, nor the key of a cell in {results}.")
     if len(found) > 1:
-        keys = ", ".join(f"{one.file.parent.name}/{one.file.name}" for one in found[:6])
+        keys = ", ".join(list(found)[:6])
         raise UsageError(f"{name!r} is the beginning of {len(found)} keys ({keys}); give more of it.")
-    return found[0]
+    return next(iter(found.values()))
 
 
-def _with_key(suite: Path, name: str) -> list[Found]:
-    """The cells of a suite whose key begins so."""
-    keys = [(key, one) for key, one in cells_of(suite).items() if key.startswith(name)]
-    return [Found(suite / key, one.result, one.cell) for key, one in keys]
+def _with_key(suite: Path, name: str) -> Iterator[tuple[str, Found]]:
+    """Suite and key of the cells whose key begins so, each with its result."""
+    for key, one in cells_of(suite).items():
+        if key.startswith(name):
+            loose = suite / key / "result.json"
+            yield f"{suite.name}/{key}", Found(loose if loose.exists() else suite / PACKED, one.result, one.cell)
 
 
 def _read(file: Path) -> Found:
