@@ -45,7 +45,8 @@ def judged(one: Stored) -> tuple[Expected, float]:
     changed = sum(a != b for a, b in zip(found["before"], found["after"], strict=True)) / len(found["after"])
     photo = one.cell.data == "pacs" and one.cell.shift.sources[0].startswith("photo")
     shares = [images / sum(PHOTOS) for images in PHOTOS] if photo else [1 / count] * count
-    return expected_gain(before, after, changed, Prior(tuple(shares), "source", declared=True)), one.result["gain"]
+    prior = Prior(tuple(shares), "source", declared=True)
+    return expected_gain(before, after, changed, len(found["after"]), prior), one.result["gain"]
 
 
 def row(name: str, found: Sequence[tuple[Expected, float]]) -> str:

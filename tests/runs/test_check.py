@@ -24,7 +24,7 @@ from dept.runs.stream_run import stream_into
 from dept.runs.train import TrainRun
 from support import write_unlabelled
 
-STRONG: dict[str, Any] = {"method": "tent", "lr": 3.0, "batch": 4, "max_iters": 2, "device": "cpu"}
+STRONG: dict[str, Any] = {"accept": True, "method": "tent", "lr": 3.0, "batch": 4, "max_iters": 2, "device": "cpu"}
 CPU = CheckOptions(device="cpu")
 
 

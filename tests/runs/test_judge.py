@@ -20,7 +20,7 @@ from dept.runs.seal import unsealed
 from dept.runs.train import TrainRun
 from support import write_unlabelled
 
-STRONG: dict[str, Any] = {"method": "tent", "lr": 3.0, "batch": 8, "max_iters": 4, "device": "cpu"}
+STRONG: dict[str, Any] = {"accept": True, "method": "tent", "lr": 3.0, "batch": 8, "max_iters": 4, "device": "cpu"}
 CPU = CheckOptions(device="cpu")
 
 

@@ -156,7 +156,7 @@ def test_batch_norm_statistics_are_saved_with_the_best_epoch_and_on_resume(
         assert run.result["best_epoch"] == 0 and same_bits(model_bits(run), states[0])
         return
     whole = train(tiny_resnet().train(), source_images, out=tmp_path / "whole", **TINY)
-    assert str(whole).endswith("NEW_IMAGES --out runs/site --method tent")  # prompts cannot enter a ResNet
+    assert str(whole).endswith("NEW_IMAGES --out runs/site")  # prompts cannot enter a ResNet
     with monkeypatch.context() as patch:
         patch.setattr("dept.runs.folder.stop_signal", StopAfter(stop))
         with pytest.raises(Interrupted):

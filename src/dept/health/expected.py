@@ -13,6 +13,7 @@ All of this holds only if the target has about the class shares π. Otherwise on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -28,10 +29,8 @@ BANDS = (
     (1.0, 0.10, 0.85),
 )
 """(e / D up to, least gain / D, largest gain / D)"""
-ROUNDING = 0.01
-"""added to both ends: a few images decide in small sets"""
-HARM = 0.01
-"""a loss in e from which on a run counts as harmful"""
+LEAST_MARGIN = 0.01
+"""in e, and at both ends of the interval; more in small sets (see `margin`)"""
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,19 @@ class Expected:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
+def margin(changed: float, images: int) -> float:
+    """√(D/n): about the standard deviation of e if the changes of n images were drawn at random, at least 0.01."""
+    return max(LEAST_MARGIN, math.sqrt(changed / images))
+
+
 def expected_gain(
-    before: Sequence[float], after: Sequence[float], changed: float, prior: Prior, *, differ: bool = False
+    before: Sequence[float], after: Sequence[float], changed: float, images: int, prior: Prior, *, differ: bool = False
 ) -> Expected:
     """The expected gain of a run whose predicted class shares went from `before` to `after`.
 
     Args:
         changed: D, the share of predictions that changed.
+        images: n, how many there were.
         differ: whether the target seems to have other class shares than `prior` (see `shares_differ`).
     """
     if differ:
@@ -65,7 +70,8 @@ def expected_gain(
     nearer = max(-changed, min(changed, nearer))
     ratio = nearer / changed if changed else 0.0
     least, largest = next((low, high) for limit, low, high in BANDS if ratio <= limit)
-    low = max(-changed, least * changed - ROUNDING)
-    high = min(changed, largest * changed + ROUNDING)
-    verdict: Verdict = "harmful" if nearer < -HARM else "improved" if low > 0 else "uncertain"
+    slack = margin(changed, images)
+    low = max(-changed, least * changed - slack / 2)
+    high = min(changed, largest * changed + slack / 2)
+    verdict: Verdict = "harmful" if nearer < -slack else "improved" if low > 0 else "uncertain"
     return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin)

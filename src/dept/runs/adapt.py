@@ -234,7 +234,8 @@ class AdaptJob(ScoredJob):
         """What the run gained, as far as it can be told without labels."""
         assert isinstance(self.method.model, Model)
         prior = believed("unknown", self.readings.classes, source_shares(self.method.model, self.method.source_stats))
-        return expected_gain(free["before"]["shares"], free["after"]["shares"], free["changed"], prior).record()
+        shares = (free["before"]["shares"], free["after"]["shares"])
+        return expected_gain(*shares, free["changed"], len(self.readings.images), prior).record()
 
     def write(self, result: Result) -> None:
         model, adapter = self.method.model, self._adapter()

@@ -143,7 +143,7 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     record = {"prior": prior.origin, "declared": prior.declared, "steps": steps, **asdict(choice)}
     result, made = runs[choice.kept]
     last = scored(choice.kept, result)
-    expected = expected_gain(last.before, last.after, last.changed, prior, differ=differ).record()
+    expected = expected_gain(last.before, last.after, last.changed, last.images, prior, differ=differ).record()
     return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected, "auto": record}), made)
 
 
