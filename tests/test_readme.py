@@ -38,6 +38,8 @@ def test_the_python_snippet_runs(
         return create(arch.split(".")[0], classes, **options, **TIMM)
 
     monkeypatch.setattr(dept, "create_model", tiny)
+    for place in ("train", "auto"):  # a default run is long enough to learn something
+        monkeypatch.setattr(f"dept.runs.{place}.LEAST_STEPS", 1)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"images": torch.randn(2, 3, 32, 32)}
     exec(compile(snippet, str(README), "exec"), names)
