@@ -17,6 +17,8 @@ from dept.errors import DataError, Interrupted, UsageError
 from dept.health.choice import Choice
 from dept.io import file_sha256
 from dept.models.files import load_model, save_model
+from dept.report.measure import ReportOptions
+from dept.report.page import make_page
 from dept.runs import auto
 from dept.runs.adapt import adapt
 from dept.runs.auto import affordable, parse_budget
@@ -144,6 +146,12 @@ def test_a_run_that_cannot_begin_leaves_the_folder_free(
         with pytest.raises(DataError, match="does not exist"):
             adapt(source_run.file, tmp_path / "nothing", out=tmp_path / "run", **QUICK)
     adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK)
+
+
+def test_the_report_names_the_candidates(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    run = adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK)
+    remarks = " ".join(make_page(run.folder, ReportOptions(projection="pca")).remarks)
+    assert f"auto kept {run.result['auto']['kept']}: " in remarks and "neo: " in remarks and "dept+: " in remarks
 
 
 def test_wrong_settings(source_run: TrainRun, target_images: Path, tmp_path: Path, capsys: Any) -> None:

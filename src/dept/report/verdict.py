@@ -9,7 +9,7 @@ from dept.report.summaries import Gain, gain
 from dept.report.svg import signed
 from dept.runs.read import RunFiles, progress
 from dept.runs.record import Result
-from dept.runs.words import collapse_warning, expected_line, judged_lines
+from dept.runs.words import choice_lines, collapse_warning, expected_line, judged_lines
 
 DIFFERS = 0.005  # accuracy by which the report may differ from the run's own score before it says so
 JUDGED: dict[str, Tone] = {"improved": "good", "harmful": "bad"}
@@ -117,6 +117,8 @@ def remarks(run: RunFiles, measured: Measured | None, missing: str) -> list[str]
         if count != found.count or max(abs(before - found.before), abs(after - found.after)) >= DIFFERS:
             scores = f"{100 * before:.1f} % before and {100 * after:.1f} % after, on {count:,} images"
             said.append(f"The run itself recorded {scores}.")
+    if "auto" in run.result:
+        said.append(" ".join(line.strip() for line in choice_lines(run.result["auto"])))
     if run.result.get("skipped"):
         said.append(f"{len(run.result['skipped'])} files could not be read and were skipped.")
     return said + [str(note) for note in run.result.get("notes", [])]

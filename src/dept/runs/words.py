@@ -63,7 +63,7 @@ def choice_lines(record: Mapping[str, Any]) -> list[str]:
     """Which candidates method auto had, how they scored without labels, and why one was kept."""
     rows = [
         f"  {one['name']}: {100 * one['distance']:.1f} % away from the expected class shares, "
-        f"{100 * one['changed']:.1f} % of predictions changed"
+        f"{100 * one['changed']:.1f} % of predictions changed."
         for one in record["candidates"]
     ]
     return [f"auto kept {record['kept']}: {record['why']}", *rows]
