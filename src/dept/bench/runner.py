@@ -72,7 +72,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A cell after its turn: the result, or why there is none."""
+    """A cell after its turn: its result, or why it failed."""
 
     cell: Cell
     result: Result | None

@@ -132,7 +132,7 @@ def read_run(folder: str | Path) -> RunFiles:
 
 
 def read_result(file: Path) -> Result:
-    """The result.json of a run, checked; empty if there is none."""
+    """The result.json of a run, checked; empty if the file does not exist."""
     return cast(Result, _json(file, RESULT))
 
 
