@@ -21,7 +21,7 @@ LIMIT = 0.1
 REMAINS = 0.6
 """share of the source model's distance that remains after re-centring if classes are absent; a shift leaves less"""
 FAR = 0.25
-"""distance after re-centring that no shift left in the suite where these numbers were chosen (docs/auto.md)"""
+"""distance after re-centring that counts as unlike the source in any case (docs/auto.md)"""
 MARGIN = 0.01
 """gain in distance that is worth a change of predictions"""
 LARGEST_CHANGE = 0.25
