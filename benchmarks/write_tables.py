@@ -1,8 +1,8 @@
 """Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
 
 A table stands between its command, `<!-- dept bench … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
-`<!-- end -->`; that of all methods after `<!-- dept methods -->`. With --check nothing is written, and the exit code
-is 1 if a table is not what its command prints.
+`<!-- end -->`; that of all methods, on their page, after `<!-- dept methods -->`. With --check nothing is written, and
+the exit code is 1 if a table is not what its command prints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def method_table() -> str:
         settings = {"offline" if setting == "auto" else setting for setting in card.settings}
         if settings & set(columns):
             marks = " | ".join("✓" if setting in settings else "" for setting in columns)
-            lines.append(f"| {card.title} (`{name}`) | {card.summary} | {marks} |")
+            page = methods.place(name).split(":")[0].rsplit(".", 1)[1]
+            lines.append(f"| [{card.title}]({page}.md) (`{name}`) | {card.summary} | {marks} |")
     return "\n".join(lines)
 
 
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, only tell what is stale")
     check = parser.parse_args(argv).check
     stale = []
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         old = page.read_text()
         new = BLOCK.sub(table, old)
         if new != old:

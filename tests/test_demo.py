@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn.datasets")
 
+from html_checks import checked
+
 import dept
 from dept import demo
 from dept.cli.main import main
 from dept.data.digits import rendered_digits, write_digits
 from dept.errors import UsageError
+from dept.report.story import Told
 
 FRESH_SEED = 12_345  # training used seed 0
 
@@ -46,10 +50,22 @@ def test_embedded_model_fits_the_code_that_makes_it() -> None:
 def test_command_prints_a_table_and_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--out", str(tmp_path), "--limit", "64", "--epochs", "1"]) == 0
     text = capsys.readouterr().out
-    for word in ("Source-G", "Tent-G", "DePT-G", "tunable", "dept predict", "dept evaluate", "dept info"):
+    for word in (
+        "Source-G",
+        "Tent-G, learning rate 0.5",
+        "DePT-G",
+        "verdict without labels",
+        "tunable",
+        "dept predict",
+        "dept evaluate",
+        "dept info",
+    ):
         assert word in text
     report = tmp_path / "dept-G" / "report.html"
     assert f"Report: {report}" in text and "on 64 labelled images" in report.read_text()
+    assert "The story" in checked(report.read_text()).text
+    drawn = ElementTree.parse(tmp_path / "story-G.svg").getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg" and "; labels say " in drawn.attrib["aria-label"]
     commands = [line.split() for line in text.splitlines() if line.startswith("  dept ")]
     assert main(commands[1][1:]) == 0  # what is printed can be pasted
 
@@ -58,7 +74,12 @@ def test_json_and_second_run_in_the_same_folder(tmp_path: Path, capsys: pytest.C
     for _ in range(2):
         assert main(["demo", "--out", str(tmp_path), "--limit", "32", "--epochs", "1", "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
-        assert [row["method"] for row in result["rows"]] == ["Source-G", "Tent-G", "DePT-G"]
+        assert [row["method"] for row in result["rows"]] == [
+            "Source-G",
+            "Tent-G",
+            "Tent-G, learning rate 0.5",
+            "DePT-G",
+        ]
         assert Path(result["rows"][-1]["adapter"]).is_file()
 
 
@@ -100,3 +121,12 @@ def test_other_variants_are_trained_once(tmp_path: Path, monkeypatch: pytest.Mon
         made = demo.run_demo(tmp_path, variants=["S"], limit=20, epochs=1, projection_hidden=8, projection_out=8)
         assert made.rows[-1].method == "DePT-S"
     assert trained == ["S"]
+
+
+def test_a_wrong_setting_is_told_as_it_is() -> None:
+    """What was said without labels, and what labels say, in words and colours."""
+    before, after = ({"top1": value} for value in (0.68, 0.33))
+    said = {"verdict": "harmful", "gain": -0.4, "low": -0.477, "high": -0.042, "shares": "uniform"}
+    told = Told("Tent", {"before": before, "after": after, "expected": said})  # type: ignore[typeddict-item]
+    assert (told.tone, round(told.truth), told.accuracies) == ("bad", -35, "68.0 → 33.0 %")
+    assert str(told) == ("Tent, said without labels: harmful, −47.7 to −4.2 points; labels say −35.0 (68.0 → 33.0 %).")

@@ -11,11 +11,13 @@ import dept
 from dept.data.decoding import decode
 from dept.data.images import find_images, find_labelled
 from dept.data.loader import Runtime, Views, batches, ordered_keys
-from dept.errors import UsageError
+from dept.errors import DataError, UsageError
 from dept.inference import as_row, evaluate, predict
+from dept.models.files import load_model
 from dept.models.model import Model
 from dept.runs.loops import class_probabilities
 from dept.runs.stream import stream
+from dept.runs.train import TrainRun
 
 
 def test_the_public_names_exist() -> None:
@@ -100,3 +102,30 @@ def test_predicting_changes_nothing(source_model: Model, target_images: Path) ->
     source_model.train()
     predict(source_model, target_images, device="cpu")
     assert all(torch.equal(before[n], t) for n, t in source_model.state_dict().items())
+
+
+def test_a_classifier_in_the_manner_of_scikit_learn(source_run: TrainRun, target_labelled: Path) -> None:
+    from sklearn.metrics import accuracy_score, log_loss
+
+    images = find_labelled(target_labelled)
+    truth = [images.classes[label] for label in images.labels or ()]
+    classifier = dept.Classifier.load(source_run.file, device="cpu", batch=5)
+    expected = evaluate(load_model(source_run.file), target_labelled, device="cpu")
+    top1 = pytest.approx(expected["top1"], abs=1e-6)
+    probabilities = classifier.predict_proba(images.paths)
+    assert probabilities.shape == (12, 3) and list(classifier.classes_) == list(images.classes)
+    assert accuracy_score(truth, classifier.predict([str(path) for path in images.paths])) == top1
+    assert classifier.score(np.array(list(map(str, images.paths))), truth) == top1  # type: ignore[arg-type]
+    assert log_loss(truth, probabilities, labels=classifier.classes_) == pytest.approx(expected["nll"], abs=1e-5)
+    opened = classifier.predict_proba([decode(path) for path in images.paths])
+    np.testing.assert_allclose(opened, probabilities, atol=1e-6)
+
+
+def test_a_classifier_leaves_no_row_out(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    classifier, path = dept.Classifier.load(source_run.file, device="cpu"), find_images(target_images).paths[0]
+    (tmp_path / "bad.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"bad.png cannot be read"):
+        classifier.predict([path, tmp_path / "bad.png"])
+    for wrong in ([], str(path), [path, decode(path)]):
+        with pytest.raises(UsageError, match=r"A list of images is expected|either paths or pictures"):
+            classifier.predict(wrong)

@@ -19,14 +19,14 @@ LAYERS = (
     ("health",),
     ("runs",),
     ("inference",),
-    ("bench", "export"),
+    ("bench", "export", "serve", "share"),
     ("report",),
     ("demo",),
     ("cli",),
 )
 """A room may import itself and the rooms of earlier lines; rooms of one line do not know each other."""
-WITHIN = {"io": ("core",), "metrics": ("core",)}
-"""Exceptions inside a layer: single files that need a room beside them."""
+WITHIN = {"data": ("core",), "io": ("core",), "metrics": ("core",)}
+"""Exceptions inside a layer: rooms that need one beside them."""
 
 
 @lru_cache

@@ -16,26 +16,31 @@ from dept._version import __version__
 
 if TYPE_CHECKING:
     from dept import methods
-    from dept.core.adapter import Adapter
     from dept.export.write import export_model
-    from dept.inference import evaluate, predict
+    from dept.inference import Classifier, evaluate, predict
     from dept.models.files import load
     from dept.models.model import Model, create_model
     from dept.runs.adapt import AdaptOptions, adapt
+    from dept.runs.fleet import fleet
+    from dept.runs.runners.options import RunnerOptions
     from dept.runs.stream import stream
     from dept.runs.stream_run import StreamOptions, stream_into
     from dept.runs.train import TrainOptions, train
+    from dept.share.adapter import Adapter
 
 _HOMES = {
     "AdaptOptions": "dept.runs.adapt",
-    "Adapter": "dept.core.adapter",
+    "Adapter": "dept.share.adapter",
+    "Classifier": "dept.inference",
     "Model": "dept.models.model",
+    "RunnerOptions": "dept.runs.runners.options",
     "StreamOptions": "dept.runs.stream_run",
     "TrainOptions": "dept.runs.train",
     "adapt": "dept.runs.adapt",
     "create_model": "dept.models.model",
     "evaluate": "dept.inference",
     "export_model": "dept.export.write",
+    "fleet": "dept.runs.fleet",
     "load": "dept.models.files",
     "methods": "dept",
     "predict": "dept.inference",
@@ -47,7 +52,9 @@ _HOMES = {
 __all__ = [
     "AdaptOptions",
     "Adapter",
+    "Classifier",
     "Model",
+    "RunnerOptions",
     "StreamOptions",
     "TrainOptions",
     "__version__",
@@ -55,6 +62,7 @@ __all__ = [
     "create_model",
     "evaluate",
     "export_model",
+    "fleet",
     "load",
     "methods",
     "predict",

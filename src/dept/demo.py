@@ -1,8 +1,9 @@
 """The embedded demo: a small ViT that knows rendered digits meets real handwritten ones.
 
 `train_source` makes the model that the package carries (assets/digits.safetensors, variant G); `run_demo`
-scores it on the real digits, adapts it without labels by Tent and DePT, and reports what changed. Architecture,
-rendering and training were fixed on held-out rendered digits alone, before any real digit was looked at.
+scores it on the real digits, adapts it without labels by Tent and DePT, once with a wrong setting, and reports what
+changed. Architecture, rendering and training were fixed on held-out rendered digits alone, before any real digit was
+looked at.
 """
 
 from __future__ import annotations
@@ -10,26 +11,38 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from dept import methods
 from dept.bench.suites.digits import ADAPTING, AUGMENT, CLASSES, EMBEDDED, PROMPTS, STAGES, TRAINING
 from dept.data.digits import real_digits, rendered_digits, write_digits
 from dept.errors import UsageError
-from dept.inference import evaluate
-from dept.models.files import load_model
+from dept.io import write_atomic
 from dept.models.model import Model, create_model
-from dept.report.measure import ReportOptions
+from dept.report.blocks import Section
+from dept.report.measure import Measured, ReportOptions
 from dept.report.page import write_report
-from dept.runs.adapt import adapt
+from dept.report.story import COLUMNS, Told, standalone, story
+from dept.runs.adapt import AdaptRun, adapt
 from dept.runs.folder import Listener, silent
 from dept.runs.train import train
 
 RENDERED = 20_000  # a tenth of them is held out
+EPOCHS = 5  # of DePT; the suite `digits` makes 8, which takes three minutes by itself
+WRONG = "wrong"
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tent": ("tent", ADAPTING["tent"]),
+    # Five hundred times Tent's own learning rate: predictions collapse within one pass.
+    WRONG: ("tent", ADAPTING["tent"] | {"lr": 0.5}),
+    "dept": ("dept", ADAPTING["dept"] | {"epochs": EPOCHS}),
+}
+"""name of the run folder -> method, and its settings"""
 
 
 def source_model(variant: str = "G", *, seed: int = 0) -> Model:
@@ -82,6 +95,8 @@ class Row:
     method: str
     before: float
     after: float
+    verdict: str
+    """what was said without labels"""
     tunable: int
     adapter_bytes: int
     seconds: float
@@ -97,6 +112,7 @@ class Demo:
     rows: list[Row]
     seconds: float
     reports: list[Path]
+    """each begins with the story, whose picture is also in story-VARIANT.svg"""
 
 
 def run_demo(
@@ -109,7 +125,7 @@ def run_demo(
     listener: Listener = silent,
     **settings: Any,
 ) -> Demo:
-    """Source, Tent and DePT on the real digits, for each variant.
+    """Source, Tent, Tent with a wrong setting, and DePT on the real digits, for each variant.
 
     Args:
         variants: of S, G, D. Only G's source model is embedded; the others are trained first, once per `out`.
@@ -128,16 +144,19 @@ def run_demo(
     reports: list[Path] = []
     for variant in variants:
         models[variant] = _source_file(out / f"source-{variant}", variant, retrain, seed, listener)
-        begun = time.perf_counter()
-        top1 = evaluate(load_model(models[variant]), images)["top1"]
-        rows.append(Row(f"Source-{variant}", top1, top1, 0, 0, time.perf_counter() - begun))
-        for method, own in ADAPTING.items():
-            options = own | (settings if method == "dept" else {}) | {"seed": seed, "listener": listener}
-            rows.append(_adapted_row(method, variant, models[variant], images, out, **options))
+        runs: dict[str, AdaptRun] = {}
+        for case, (method, own) in CASES.items():
+            begun = time.perf_counter()
+            options = own | (settings if case == "dept" else {}) | {"seed": seed, "listener": listener}
+            folder = out / f"{case}-{variant}"
+            runs[case] = adapt(
+                models[variant], images, out=folder, method=method, score_on=images, overwrite=True, **options
+            )
+            if len(runs) == 1:
+                rows.append(_source_row(variant, runs[case]))
+            rows.append(_row(_title(case, variant), runs[case], time.perf_counter() - begun))
         if find_spec("jinja2"):  # the templates' engine
-            # All digits. PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
-            shown = ReportOptions(limit=0, projection="pca")
-            reports.append(write_report(out / f"dept-{variant}", options=shown)[0])
+            reports.append(_report(runs, variant, out))
     return Demo(images, models, rows, time.perf_counter() - start, reports)
 
 
@@ -152,16 +171,42 @@ def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener:
     return train_source(folder, variant=variant, seed=seed, listener=listener)
 
 
-def _adapted_row(method: str, variant: str, model: Path, images: Path, out: Path, **options: Any) -> Row:
-    start, folder = time.perf_counter(), out / f"{method}-{variant}"
-    run = adapt(model, images, out=folder, method=method, score_on=images, overwrite=True, **options)
+def _title(case: str, variant: str) -> str:
+    method, own = CASES[case]
+    title = f"{methods.card(method).title}-{variant}"
+    return f"{title}, learning rate {own['lr']:g}" if case == WRONG else title
+
+
+def _source_row(variant: str, run: AdaptRun) -> Row:
+    """The source model, as a run found it."""
+    top1 = run.result["before"]["top1"]
+    return Row(f"Source-{variant}", top1, top1, "", 0, 0, 0.0)
+
+
+def _row(title: str, run: AdaptRun, seconds: float) -> Row:
     result = run.result
     return Row(
-        f"{methods.card(method).title}-{variant}",
+        title,
         result["before"]["top1"],
         result["after"]["top1"],
+        result["expected"]["verdict"],
         result["tunable_model"],
         result["adapter_bytes"],
-        time.perf_counter() - start,
+        seconds,
         str(run.adapter),
     )
+
+
+def _report(runs: Mapping[str, AdaptRun], variant: str, out: Path) -> Path:
+    """The report of DePT, which begins with the story; its picture is written beside the runs."""
+    glyphs, _ = rendered_digits(COLUMNS, seed=1)
+    told = {case: Told(_title(case, variant), run.result) for case, run in runs.items()}
+
+    def opening(measured: Measured) -> tuple[Section, Section]:
+        return story(measured, [Image.fromarray(glyph) for glyph in glyphs], told["dept"], told[WRONG])
+
+    # All digits. PCA takes no time; t-SNE of 1,797 images twice would take longer than the adaptation.
+    shown = ReportOptions(limit=0, projection="pca")
+    file, page = write_report(out / f"dept-{variant}", options=shown, opening=opening)
+    write_atomic(out / f"story-{variant}.svg", standalone(page.sections[0].figures[0].svg).encode())
+    return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 HARMFUL = 4
@@ -26,6 +27,10 @@ class DataError(DeptError):
     exit_code = 3
 
 
+class Diverged(DeptError):
+    """Adaptation has left the numbers that a computer can hold."""
+
+
 class Interrupted(DeptError):
     """The run was stopped by the user after a whole step; its state is saved."""
 
@@ -34,6 +39,12 @@ class Interrupted(DeptError):
     def __init__(self, step: int, folder: Path) -> None:
         super().__init__(f"stopped after step {step}; everything is saved in {folder}.")
         self.step, self.folder = step, folder
+
+
+def some(names: Sequence[object], most: int = 12) -> str:
+    """The first few names, and how many there are."""
+    text = ", ".join(map(str, names[:most]))
+    return text if len(names) <= most else f"{text}, … ({len(names):,} in all)"
 
 
 def missing_extra(package: str, extra: str) -> UsageError:

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,14 @@ def check_folder(folder: Path, name: str = "out") -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON, atomically; a list of numbers takes one line, not one for each."""
+    """Write JSON as `indented` makes it, atomically."""
+    write_atomic(path, (indented(value) + "\n").encode())
+
+
+def indented(value: Any) -> str:
+    """Indented JSON in which a list of numbers takes one line, not one for each."""
     text = json.dumps(value, indent=2, default=str)
-    compact = _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
-    write_atomic(path, (compact + "\n").encode())
+    return _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
-def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: str | PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a dept file of the given kind ("model", "adapter", "resume"), checked for damage."""
     with _opened(Path(path)) as (file, meta):
         if meta["kind"] != kind:
@@ -216,7 +221,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 @contextmanager
-def intact(path: str | Path) -> Iterator[None]:
+def intact(path: str | PathLike[str]) -> Iterator[None]:
     """Around code that reads the metadata of a file: what it lacks, or has in another form, becomes a sentence."""
     try:
         yield

@@ -18,13 +18,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
-from dept.cli.predict import as_csv
 from dept.cli.show import resume_command, table
-from dept.data.images import find_images
+from dept.data.images import ImageSet, find_images
 from dept.inference import Prediction, predict
 from dept.io import read_tensors
 from dept.models.files import load, save_model
 from dept.runs.train import TrainRun
+from dept.share.predictions import Predictions, as_csv
 from support import ARCH, PROJECTION, TIMM, StopAfter, events, tiny_model, write_labelled
 
 SMALL = ["--batch", "4", "--epochs", "1", "--device", "cpu"]
@@ -409,9 +409,12 @@ def test_pillow_says_nothing_of_images_that_are_skipped(source_run: TrainRun, tm
 
 def test_csv_has_one_row_per_image_whatever_its_name() -> None:
     names = ["a\rb.png", "c\nd.png", 'e"f.png', "g,h.png", "=1+1.png"]
-    text = as_csv([Prediction(name, "cat\r", 0.5, (("cat\r", 0.5),)) for name in names])
+    rows = [Prediction(name, "cat\r", 0.5, (("cat\r", 0.5),)) for name in names]
+    text = as_csv(Predictions(ImageSet(Path(), tuple(map(Path, names))), ("cat\r",), {"prediction": rows}))
     assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["path", *names]
-    assert as_csv([Prediction("a.png", "cat", 0.5, (("cat", 0.5),))]).endswith("\na.png,cat,0.5000,cat:0.5000\n")
+    one = [Prediction("a.png", "cat", 0.5, (("cat", 0.5),))]
+    plain = as_csv(Predictions(ImageSet(Path(), (Path("a.png"),)), ("cat",), {"prediction": one}))
+    assert plain.endswith("\na.png,cat,0.5000,cat:0.5000\n")
 
 
 def test_predict_refusals(

@@ -49,6 +49,7 @@ def test_a_folder_says_everything(vit: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["convert", str(vit), "--out", str(out)]) == 0
     text, said = capsys.readouterr()
     assert f"dept adapt {out} NEW_IMAGES" in text and f"dept stats {out} SOURCE" in text
+    assert "Not known without labelled source images: class shares" in text
     assert "num_heads=4" in said and "from a transformers vit checkpoint" in said and "--mean" not in said
     model = load(out)
     assert model.classes == CLASSES and model.card.preprocess.interpolation == "bicubic"
@@ -81,10 +82,45 @@ def test_what_is_missing_is_asked_for(classes: Path, tmp_path: Path, capsys: pyt
     assert "Give its timm name as --arch" in fails(capsys, words, 3)
     assert "does not fit 'resnet18'" in fails(capsys, [*words, "--arch", "resnet18"], 3)
     assert "a folder without model.safetensors" in fails(capsys, ["convert", tmp_path, *out], 3)
-    assert "named hf-hub:USER/MODEL" in fails(capsys, ["convert", "hf-hub:model", *out], 2)
-    dinov2 = folder(tmp_path / "dinov2", dinov2_tensors(), config_of("dinov2"))
-    assert "CLS beside the mean of the patches" in fails(capsys, ["convert", dinov2, *out], 3)
+    assert "named hf-hub:USER/REPO" in fails(capsys, ["convert", "hf-hub:model", *out], 2)
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_head_on_cls_and_mean_is_said_to_be_one(
+    classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside timm's names nothing says what a head twice as wide reads."""
+    theirs, images = timm.create_model("vit_tiny_patch16_224", num_classes=0, **EVA), torch.randn(2, 3, 32, 32)
+    scramble(theirs)
+    weight = 0.2 * torch.randn(3, 64)
+    save_file({**theirs.state_dict(), "linear_head.weight": weight}, tmp_path / "lc.safetensors")
+    out = tmp_path / "model.safetensors"
+    words = ["convert", str(tmp_path / "lc.safetensors"), "--classes", str(classes), "--out", str(out)]
+    heads = {"num_heads": 2}
+    said = fails(capsys, [*words, "--timm", json.dumps(heads)], 3)
+    assert "reads 64 features, but the model gives out 32. If it reads CLS" in said and "--timm" in said
+    assert main([*words, "--timm", json.dumps({**heads, "cls_and_mean": True})]) == 0
+    with torch.no_grad():
+        tokens = theirs.forward_features(images)
+        expected = torch.cat([tokens[:, 0], tokens[:, 1:].mean(dim=1)], dim=1) @ weight.T
+        torch.testing.assert_close(load(out)(images), expected, rtol=0, atol=1e-5)
+    argv = ["convert", str(tmp_path / "lc.safetensors"), "--classes", str(classes), "--arch", "resnet18", "--timm",
+            '{"cls_and_mean": true}', "--out", str(tmp_path / "x.safetensors")]  # fmt: skip
+    assert "cls_and_mean needs a VisionTransformer" in fails(capsys, argv, 2)
+
+
+@pytest.mark.parametrize("method", ["dept", "dept+", "tent"])
+def test_dinov2_is_adapted(method: str, target_images: Path, tmp_path: Path) -> None:
+    """Its features are twice as wide as its tokens: prompts and projections have the width of tokens."""
+    source = folder(tmp_path / "dinov2", dinov2_tensors(), config_of("dinov2", id2label=LABELS))
+    out, run = tmp_path / "model.safetensors", tmp_path / "run"
+    assert main(["convert", str(source), "--out", str(out)]) == 0
+    prompts = [] if method == "tent" else ["--stages", "2", "--prompts", "3"]
+    words = ["adapt", str(out), str(target_images), "--method", method, "--accept", "--out", str(run), *prompts]
+    assert main([*words, *SMALL, *(HEADS if method == "dept" else [])]) == 0
+    adapted = load(out, adapter=run / "adapter.safetensors")
+    assert adapted.head.in_features == 128
+    assert adapted.prompts is None or adapted.prompts.shape == (2, 3, 64)
 
 
 def test_imagenet_names(tmp_path: Path) -> None:
@@ -110,6 +146,7 @@ def test_an_eva_model_is_adapted_by_the_printed_command(
     command[command.index("NEW_IMAGES")], command[command.index("runs/site")] = str(target_images), str(run)
     command += ["--method", "dept", "--accept", "--stages", "2", "--prompts", "3"]
     assert main([*command, *SMALL, *HEADS]) == 0
+    assert "`dept stats MODEL SOURCE` with `card` adds that to the file" in capsys.readouterr().out
     adapted = load(out, adapter=run / "adapter.safetensors")
     assert adapted.prompts is not None and adapted.prompts.shape == (2, 3, 32)
 
@@ -122,6 +159,6 @@ def test_training_recognises_its_weights(
             "--prompts", "3", *SMALL, *HEADS]  # fmt: skip
     assert main(argv) == 0
     said = capsys.readouterr().err
-    assert "Architecture: vit_base_patch16_224 with embed_dim=64" in said and "Left out" in said
+    assert "Architecture: vit_base_patch16_224 with embed_dim=64" in said and "cls_and_mean=True" in said
     model = load(tmp_path / "run" / "model.safetensors")
     assert model.card.options["init_values"] == 1e-5 and model.card.preprocess.mean == (0.4, 0.5, 0.6)

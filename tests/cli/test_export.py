@@ -43,7 +43,7 @@ def test_onnx_and_triton(site: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert out.startswith("out/a.onnx (") and "images (batch, 3, 32, 32) -> logits (batch, 3)" in out
     assert "Largest difference from the model's logits: " in out
-    assert out.splitlines()[-2] == "Next:  python examples/03_serve_onnx.py out/a.onnx IMAGE…"
+    assert out.splitlines()[-2] == "Next:  python examples/09_export_and_serve.py out/a.onnx IMAGE…"
     assert out.splitlines()[-1] == f"Next:  tritonserver --model-repository {site / 'models'}"
     assert err.splitlines()[0] == "Tracing vit_tiny_patch16_224" and len(err.splitlines()) == 2
     assert (site / "models/my site/1/model.onnx").read_bytes() == (site / "out/a.onnx").read_bytes()

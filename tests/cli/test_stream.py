@@ -20,7 +20,8 @@ from dept.runs.train import TrainRun
 from support import same_bits
 
 Typing = Callable[[list[str]], None]
-SMALL = ["--method", "tent", "--batch", "4", "--device", "cpu"]
+SMALL = ["--method", "tent", "--batch", "4", "--no-guard", "--device", "cpu"]
+"""a guard would gather such batches (tests/runs/test_guarded_run.py)"""
 
 
 @pytest.fixture

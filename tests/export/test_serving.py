@@ -30,7 +30,7 @@ from support import CLASSES, tiny_model, write_unlabelled
 from .conftest import Site, images
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE, GUIDE = ROOT / "examples" / "03_serve_onnx.py", ROOT / "docs" / "export.md"
+EXAMPLE, GUIDE = ROOT / "examples" / "09_export_and_serve.py", ROOT / "docs" / "export.md"
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules |= dict.fromkeys(["torch", "torchvision", "timm", "dept", "onnx", "safetensors"])  # importing them fails

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-from dept.health.choice import Scored, choose, shares_differ
+from dept.health.choice import Scored, choose, recentred_shares, shares_differ
 from dept.health.prior import Prior, sampling_noise, total_variation
 
 EVEN = Prior((0.25,) * 4, "uniform", declared=False)
@@ -57,3 +59,19 @@ def test_without_known_shares_only_what_assumes_nothing_may_change_predictions()
 )
 def test_absent_classes_are_told_from_a_shift(after: tuple[float, ...], images: int, differ: bool) -> None:
     assert shares_differ(candidate("neo", after, images=images), EVEN) is differ
+
+
+def test_recentred_shares_need_no_features() -> None:
+    generator = torch.Generator().manual_seed(0)
+    head, features = nn.Linear(5, 4), torch.randn(60, 5, generator=generator) + 2.0
+    probabilities = head(features).softmax(dim=-1)
+    slow = head(features - features.mean(dim=0)).argmax(dim=1)  # NEO's W(h - m) + b
+    shares = [float((slow == label).double().mean()) for label in range(4)]
+    assert recentred_shares(probabilities, head.bias) == pytest.approx(shares)
+    lean = [float((probabilities.argmax(dim=1) == label).double().mean()) for label in range(4)]
+    assert lean != pytest.approx(shares)
+
+
+def test_recentred_shares_without_a_bias_and_with_certain_predictions() -> None:
+    certain = torch.eye(4)[[0, 0, 1, 2]]
+    assert recentred_shares(certain, None) == [0.5, 0.25, 0.25, 0.0]

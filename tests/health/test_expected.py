@@ -53,4 +53,5 @@ def test_the_gain_is_never_larger_than_the_change() -> None:
 def test_the_record_is_short() -> None:
     assert expected_gain(LEANING, EVENED, 1 / 3, 1000, EVEN).record() == {
         "verdict": "improved", "gain": 0.2925, "low": 0.0242, "high": 0.2925, "shares": "uniform",
+        "accuracy": None,
     }  # fmt: skip

@@ -145,3 +145,18 @@ def test_schedule_constant_by_default() -> None:
 def test_settings_that_overflow_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{next(iter(settings))} must be at most 2,147,483,648, found"):
         BaseConfig(**settings)
+
+
+def test_a_method_of_ones_own_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "_OWN", {})
+
+    @methods.register
+    class Mine(Tent):
+        name, title, summary, settings = "mine", "Mine", "Tent by another name", ("offline",)
+
+    assert methods.get("mine", "offline") is Mine and methods.card("mine").title == "Mine"
+    assert "mine" in methods.available("offline") and "mine" not in methods.available("uda")
+    with pytest.raises(ValueError, match="Run it with `dept adapt`"):
+        methods.get("mine", "uda")
+    with pytest.raises(ValueError, match="dept itself has a method 'tent'"):
+        methods.register(Tent)

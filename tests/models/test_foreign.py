@@ -22,7 +22,6 @@ from dept.data.views import Preprocess
 from dept.errors import DataError, UsageError
 from dept.models.checkpoint import read_state
 from dept.models.files import load_model, save_model
-from dept.models.foreign import hub
 from dept.models.foreign.read import from_state, read_foreign
 from dept.models.foreign.shapes import recognise
 from dept.models.model import Model, create_model, from_checkpoint
@@ -202,33 +201,51 @@ def test_half_precision_is_read_as_float32(tmp_path: Path) -> None:
     check_logits(model, lambda image: vit_logits(rounded, image, root="vit", eps=1e-12), tmp_path)
 
 
-def test_the_two_fold_head_of_dinov2_is_refused_but_its_backbone_is_read(tmp_path: Path) -> None:
-    for registers in (0, 4):
-        tensors = dinov2_tensors(registers=registers)
-        kind = "dinov2_with_registers" if registers else "dinov2"
-        path = folder(tmp_path / kind, tensors, config_of(kind))
-        with pytest.raises(
-            DataError, match=r"128 features, CLS beside the mean.*timm's models give out one.*`weights`"
-        ):
-            converted(path)
-        model = create_model(None, ("cat", "dog"), weights=path, stages=2, prompts=2)
-        assert model.card.preprocess.mean == (0.4, 0.5, 0.6)
-        check_dinov2(model, tensors, registers)
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dinov2_reads_cls_beside_the_mean_of_the_patches(tmp_path: Path, registers: int) -> None:
+    tensors = dinov2_tensors(registers=registers)
+    kind = "dinov2_with_registers" if registers else "dinov2"
+    path = folder(tmp_path / kind, tensors, config_of(kind))
+    model = converted(path)
+    features, logits = dinov2_logits(tensors, images(), registers)
+    check_logits(model, lambda image: dinov2_logits(tensors, image[None], registers)[1][0], tmp_path)
+    assert any("leaves out the registers" in note for note in read_foreign(path).notes) == bool(registers)
+    with torch.no_grad():
+        torch.testing.assert_close(model.read(images()).features, features, rtol=0, atol=1e-5)
+        kept = create_model(None, ("cat", "dog", "hen"), weights=path)
+        torch.testing.assert_close(kept.eval()(images()), logits, rtol=0, atol=1e-5)
+    fresh = create_model(None, ("cat", "dog"), weights=path, stages=2, prompts=2)
+    assert fresh.head.weight.shape == (2, 2 * D) and fresh.prompts is not None and fresh.prompts.shape == (2, 2, D)
+    assert fresh.card.preprocess.mean == (0.4, 0.5, 0.6)
+    bare = {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
+    plain = create_model(None, ("cat", "dog"), weights=folder(tmp_path / "bare", bare, config_of(kind)))
+    assert plain.head.weight.shape == (2, D)
 
 
-def check_dinov2(model: Model, tensors: dict[str, Tensor], registers: int) -> None:
-    """CLS after the last norm, through torch's own attention; registers enter after the positions."""
-    root = "dinov2"
+def test_dinov2_is_fitted_to_the_size_of_its_images(tmp_path: Path) -> None:
+    """As its released classifiers: positions for larger images than the processor makes."""
+    tensors = dinov2_tensors()
+    larger = {**tensors, "dinov2.embeddings.position_embeddings": noise(1, 1 + 6 * 6, D)}
+    model = converted(folder(tmp_path / "large", larger, config_of("dinov2", image_size=6 * PATCH)))
+    assert model.card.preprocess.size == SIZE == model.card.options["img_size"]
+    grid = larger["dinov2.embeddings.position_embeddings"][0, 1:].T.reshape(1, D, 6, 6)
+    fitted = F.interpolate(grid, size=(4, 4), mode="bicubic").reshape(D, 16).T[None]
+    first = larger["dinov2.embeddings.position_embeddings"][:, :1]
+    small = {**larger, "dinov2.embeddings.position_embeddings": torch.cat([first, fitted], dim=1)}
+    check_logits(model, lambda image: dinov2_logits(small, image[None], 0)[1][0], tmp_path)
+
+
+def dinov2_logits(tensors: dict[str, Tensor], batch: Tensor, registers: int) -> tuple[Tensor, Tensor]:
+    """Features and logits, through torch's own attention; registers enter after the positions."""
+    root, stem = "dinov2", "dinov2.embeddings"
     convolved = F.conv2d(
-        images(),
-        *(tensors[f"{root}.embeddings.patch_embeddings.projection.{n}"] for n in ("weight", "bias")),
-        stride=PATCH,
+        batch, *(tensors[f"{stem}.patch_embeddings.projection.{n}"] for n in ("weight", "bias")), stride=PATCH
     )
     x = convolved.flatten(2).transpose(1, 2)
-    x = torch.cat([tensors[f"{root}.embeddings.cls_token"].expand(3, -1, -1), x], dim=1)
-    x = x + tensors[f"{root}.embeddings.position_embeddings"]
+    x = torch.cat([tensors[f"{stem}.cls_token"].expand(len(batch), -1, -1), x], dim=1)
+    x = x + tensors[f"{stem}.position_embeddings"]
     if registers:
-        extra = tensors[f"{root}.embeddings.register_tokens"].expand(3, -1, -1)
+        extra = tensors[f"{stem}.register_tokens"].expand(len(batch), -1, -1)
         x = torch.cat([x[:, :1], extra, x[:, 1:]], dim=1)
     for index in range(LAYERS):
         layer = f"{root}.encoder.layer.{index}"
@@ -240,10 +257,9 @@ def check_dinov2(model: Model, tensors: dict[str, Tensor], registers: int) -> No
         x = x + tensors[f"{layer}.layer_scale1.lambda1"] * y
         y = F.gelu(apply(tensors, f"{layer}.mlp.fc1", normalised(tensors, f"{layer}.norm2", x, 1e-6)))
         x = x + tensors[f"{layer}.layer_scale2.lambda1"] * apply(tensors, f"{layer}.mlp.fc2", y)
-    expected = normalised(tensors, f"{root}.layernorm", x, 1e-6)[:, 0]
-    with torch.no_grad():
-        plain = Model(model.backbone, model.head, model.card)
-        torch.testing.assert_close(plain.eval().read(images()).features, expected, rtol=0, atol=1e-5)
+    x = normalised(tensors, f"{root}.layernorm", x, 1e-6)
+    features = torch.cat([x[:, 0], x[:, 1 + registers :].mean(dim=1)], dim=1)
+    return features, apply(tensors, "classifier", features)
 
 
 def test_heads_that_transformers_does_not_know_are_refused(tmp_path: Path) -> None:
@@ -681,38 +697,3 @@ def test_sizes_are_those_of_the_tensors(tmp_path: Path) -> None:
         config = {"architecture": "vit_base_patch16_224", "model_args": options}
         with pytest.raises(DataError, match=said):
             converted(folder(tmp_path / "timm", timm_vit().state_dict(), config, None))
-
-
-# ---- the hub ----
-
-
-def test_a_model_on_the_hub_is_fetched_only_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    tensors = vit_tensors()
-    path, asked = folder(tmp_path / "vit", tensors, config_of("vit"), None), []
-
-    def download(repo: str, file: str, *, revision: str | None) -> str:
-        asked.append((repo, file, revision))
-        if not (path / file).exists():
-            raise EntryNotFoundError(file)
-        return str(path / file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    found = read_foreign("hf-hub:somebody/model@v2")
-    assert found.classes == ("cat", "dog", "hen") and found.file == path / "model.safetensors"
-    assert asked[0] == ("somebody/model", "config.json", "v2") and asked[-1][1] == "preprocessor_config.json"
-    (path / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"somebody/model on the Hugging Face hub has no model.safetensors or"):
-        read_foreign("hf-hub:somebody/model")
-
-    def offline(repo: str, file: str, *, revision: str | None) -> str:
-        raise LocalEntryNotFoundError("some lines\nand more")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
-    with pytest.raises(DataError, match=r"could not be fetched .*\(no connection\).*give their folder"):
-        read_foreign("hf-hub:somebody/model")
-    for name in ("hf-hub:model", "hf-hub:../../etc", "hf-hub:a/b/c"):
-        with pytest.raises(UsageError, match="is named hf-hub:USER/MODEL"):
-            hub.fetch(name)

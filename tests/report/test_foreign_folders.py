@@ -96,7 +96,7 @@ def test_a_mutated_folder_is_a_page_or_a_sentence(
         name = rng.choice(sorted(texts))
         (folder / name).write_text(mutated(texts[name], rng), errors="surrogateescape")
 
-        def known(run: Any, options: ReportOptions, number: int = number) -> Any:
+        def known(run: Any, options: ReportOptions, source: Any, number: int = number) -> Any:
             """Models and images are the same every time, so most pages need not measure again."""
             measured = measure(run, options) if number % 15 == 0 else seen
             if number % 2:

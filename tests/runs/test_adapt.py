@@ -12,11 +12,14 @@ import torch
 
 import dept.data.decoding as decoding
 import dept.runs.adapt as adapting
+import dept.runs.outlook as outlook
 from dept.cli.main import main
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import DataError, DeptError, Interrupted, UsageError
+from dept.health.choice import Scored, recentred_shares
 from dept.health.expected import Expected
+from dept.health.stopping import Look, Stopping
 from dept.inference import evaluate
 from dept.io import read_meta, read_tensors
 from dept.methods.dept import DePT
@@ -634,7 +637,7 @@ def test_an_adapter_that_counts_as_harmful_is_rejected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     harmful = Expected("harmful", -0.2, -0.3, -0.1, "source")
-    monkeypatch.setattr(adapting, "expected_gain", lambda *given: harmful)
+    monkeypatch.setattr(outlook, "expected_gain", lambda *given, **more: harmful)
     argv = ["adapt", str(source_run.file), str(target_images), "--method", "neo", "--device", "cpu"]
     assert main([*argv, "--out", str(tmp_path / "run")]) == 4
     said = capsys.readouterr().out
@@ -644,3 +647,61 @@ def test_an_adapter_that_counts_as_harmful_is_rejected(
     assert read_run(tmp_path / "run").adapter == tmp_path / "run" / "adapter.rejected.safetensors"
     assert main([*argv, "--out", str(tmp_path / "run"), "--overwrite", "--accept"]) == 0
     assert {path.name for path in (tmp_path / "run").glob("adapter*")} == {"adapter.safetensors"}
+
+
+def test_the_verdict_is_withheld_where_class_shares_seem_to_differ_and_nobody_vouches_for_them(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "shares_differ", lambda *given: True)
+    run = adapt(source_run.file, target_images, out=tmp_path / "a", method="neo", **BRIEF)
+    assert run.result["expected"]["shares"] == "unknown" and "only labels tell" in str(run)
+    declared = adapt(source_run.file, target_images, out=tmp_path / "b", method="neo", prior="uniform", **BRIEF)
+    assert declared.result["expected"]["shares"] == "uniform"
+
+
+def test_the_lean_that_remains_is_measured_with_the_head_of_the_source(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Scored] = []
+    monkeypatch.setattr(outlook, "shares_differ", lambda scored, prior: bool(asked.append(scored)))
+    run = adapt(source_run.file, target_images, out=tmp_path / "a", method="neo", prior_count=0.0, **BRIEF)
+    bias = load_model(source_run.file).head.bias
+    assert asked[0].after == recentred_shares(run.before, bias)
+    assert asked[0].before == pytest.approx(run.result["label_free"]["before"]["shares"])
+
+
+def test_a_wrong_prior_is_refused_before_the_run(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="source, uniform, unknown or a JSON file"):
+        adapt(source_run.file, target_images, out=tmp_path / "a", method="neo", prior="sauce", **BRIEF)
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_best_state_is_kept_and_the_run_ends_early(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([Look(True, False), Look(True, False), Look(False, True)])
+    monkeypatch.setattr(Stopping, "look", lambda rule, labels: next(looks))
+    run = adapt(source_run.file, target_images, out=tmp_path / "a", keep="best", **TINY | {"epochs": 4})
+    assert (run.result["steps"], run.result["kept_steps"]) == (4, 3)  # 12 planned, looked at after 2, 3 and 4
+    assert "The state after 3 of 4 steps was kept." in str(run)
+    assert run.result["protocol"]["readout"].endswith("nearest to the expected class shares")
+    assert not (run.folder / "resume.safetensors").exists()
+    longer = adapt(source_run.file, target_images, out=tmp_path / "b", **TINY | {"epochs": 4})
+    monkeypatch.setattr(Stopping, "look", lambda rule, labels: Look(keep=True, end=False))
+    kept = adapt(source_run.file, target_images, out=tmp_path / "c", keep="best", **TINY | {"epochs": 4})
+    assert kept.result["kept_steps"] == 12
+    same_bits(tensors(longer.adapter), tensors(kept.adapter))
+    assert any(not torch.equal(tensor, tensors(kept.adapter)[name]) for name, tensor in tensors(run.adapter).items())
+
+
+def test_a_resumed_run_keeps_the_same_state(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TINY | {"epochs": 4, "keep": "best"}
+    whole = adapt(source_run.file, target_images, out=tmp_path / "a", **settings)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr("dept.runs.folder.stop_signal", StopAfter(5))
+        adapt(source_run.file, target_images, out=tmp_path / "b", **settings)
+    resumed = adapt(source_run.file, target_images, out=tmp_path / "b", resume=True, **settings)
+    assert resumed.result["kept_steps"] == whole.result["kept_steps"]
+    same_bits(tensors(whole.adapter), tensors(resumed.adapter))

@@ -134,9 +134,9 @@ def test_a_stream_over_a_folder_gives_the_predictions_of_the_benchmark(
     source_run: TrainRun, target_labelled: Path, tmp_path: Path, method: str, batch: int
 ) -> None:
     """Bit for bit, with a short last batch, for methods that predict before and after their update."""
-    out = tmp_path / "run"
-    run = stream_into(source_run.file, target_labelled, out=out, method=method, seed=7, batch=batch, device="cpu")
-    again = open_stream(source_run.file, method=method, seed=7, batch=batch, device="cpu")
+    out, settings = tmp_path / "run", {"method": method, "seed": 7, "batch": batch, "device": "cpu"}
+    run = stream_into(source_run.file, target_labelled, out=out, guard=False, **settings)
+    again = open_stream(source_run.file, **settings)
     images = find_labelled(target_labelled)
     played = run_scenario(again.method, domain_by_domain([("a", images)], seed=7), again.views, Runtime())
     probabilities, order = [], []

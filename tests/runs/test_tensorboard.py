@@ -183,3 +183,21 @@ def test_with_the_real_writer(tmp_path: Path) -> None:
     read = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(s.step, s.value) for s in read.Scalars("terms/a")] == [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0)]
     assert "start/notes/text_summary" in read.Tags()["tensors"]
+
+
+def test_a_stream_writes_its_events_too(
+    writers: list[Writer], source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    run, names = tmp_path / "run", sorted(target_images.rglob("*.png"))
+    first, more = tmp_path / "first.txt", tmp_path / "all.txt"
+    first.write_text("\n".join(map(str, names[:8])))
+    more.write_text("\n".join(map(str, names)))
+    words = ["--out", str(run), "--method", "tent", "--batch", "4", "--order", "as-is", "--device", "cpu", "--no-guard"]
+    assert main(["stream", str(source_run.file), str(first), *words, "--tensorboard"]) == 0
+    assert main(["stream", str(source_run.file), str(more), *words, "--tensorboard", "--resume"]) == 0
+    begun, resumed = writers
+    assert begun.closed and resumed.closed and (begun.purge_step, resumed.purge_step) == (None, 2)
+    steps = [e for e in events(run) if e["event"] == "step"]
+    terms = [(f"terms/{n}", v, e["step"]) for e in steps for n, v in e["terms"].items()]
+    curves = [row for row in begun.scalars + resumed.scalars if row[0].startswith("terms/")]
+    assert len(steps) == 3 and curves == terms

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from dept.cli.main import main
 from dept.errors import DataError, Interrupted, UsageError
@@ -18,7 +19,7 @@ from dept.runs.read import read_run
 from dept.runs.stream_run import stream_into
 from dept.runs.train import TrainRun, train
 from dept.runs.versions import KEPT, RECORDS, keep, numbered, undo, versions
-from support import PROJECTION, StopAfter, tiny_model
+from support import PROJECTION, StopAfter, same_bits, tiny_model
 
 TENT: dict[str, Any] = {"method": "tent", "batch": 4, "max_iters": 2, "device": "cpu", "lr": 0.5}
 
@@ -46,7 +47,7 @@ def test_an_overwritten_run_comes_back(source_run: TrainRun, target_images: Path
     out = tmp_path / "run"
     adapt(source_run.file, target_images, out=out, **TENT)
     (out / "verdict.json").write_text(json.dumps(VERDICT))
-    records = [name for name in RECORDS if name != "resume.safetensors"]
+    records = [name for name in RECORDS if not name.endswith("safetensors")]
     before = {name: (out / name).read_bytes() for name in ("adapter.safetensors", *records)}
     adapt(source_run.file, target_images, out=out, overwrite=True, **{**TENT, "seed": 1, "lr": 1.0})
     after = (out / "adapter.safetensors").read_bytes()
@@ -87,19 +88,52 @@ def test_an_interrupted_overwrite_keeps_one_version_and_can_be_undone(
 
 def test_a_stream_keeps_what_it_saved_before(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
     """Ten images in batches of four are three updates, all saved."""
-    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "save_every": 1, "device": "cpu"}
+    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "save_every": 1, "guard": False}
     stream_into(source_run.file, target_images, out=tmp_path, **settings)
     assert versions(tmp_path) == [1, 2]
     images = [read_meta(numbered(tmp_path / "adapter.safetensors", number))["images"] for number in (1, 2)]
     assert images == [8, 4] and read_meta(tmp_path / "adapter.safetensors")["images"] == 10
     done = undo(tmp_path)
-    assert read_meta(tmp_path / "adapter.safetensors")["images"] == 8 and not done.run
-    assert "continues from its last state" in str(done) and "1 earlier version left" in str(done)
+    assert read_meta(tmp_path / "adapter.safetensors")["images"] == 8 and not done.run and done.rewound
+    assert "if resumed, continues from there" in str(done) and "1 earlier version left" in str(done)
     assert len(read_run(tmp_path).predictions) == 10
 
 
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_stream_continues_from_where_it_went_back_to(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, guard: bool
+) -> None:
+    """Its predictions stay, and nothing of what it had learned since is learned again."""
+    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "save_every": 1, "guard": guard}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dept.runs.guarded.SMALLEST", 4)
+        patch.setattr("dept.health.guard.FEWEST", 1)
+        patch.setattr("dept.health.guard.VARIETY", 0.0)
+        stream_into(source_run.file, target_images, out=tmp_path, **settings)
+        before = (tmp_path / "predictions.jsonl").read_bytes()
+        undone = (tmp_path / "adapter.safetensors").read_bytes()
+        for _ in versions(tmp_path):  # all the way; under guard, the last two images are too few to learn from
+            undo(tmp_path)
+        back = load_file(tmp_path / "adapter.safetensors")
+        assert read_meta(tmp_path / "adapter.safetensors")["images"] == 4
+        stream_into(source_run.file, target_images, out=tmp_path, resume=True, **settings)  # nothing new comes
+    assert (tmp_path / "predictions.jsonl").read_bytes() == before
+    assert same_bits(load_file(tmp_path / "adapter.safetensors"), back)
+    assert (tmp_path / "adapter.safetensors").read_bytes() != undone
+
+
+def test_a_stream_of_an_earlier_version_goes_back_without_a_snapshot(
+    source_run: TrainRun, target_images: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"method": "tent", "batch": 4, "save_every": 1, "guard": False}
+    stream_into(source_run.file, target_images, out=tmp_path, **settings)
+    for file in tmp_path.glob("snapshot*"):
+        file.unlink()
+    assert "continues from its last state" in str(undo(tmp_path))
+
+
 def test_a_resumed_stream_keeps_versions_too(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "device": "cpu"}
+    settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "device": "cpu", "guard": False}
     files = sorted(str(file) for file in target_images.rglob("*.png"))
     for number, part in enumerate((files[:4], files[4:8])):
         (tmp_path / "list.txt").write_text("\n".join(part))

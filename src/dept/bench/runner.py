@@ -169,14 +169,18 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], Result], root: Path) 
         if done is not None:
             yield Outcome(cell, done)
             continue
-        start = time.perf_counter()
         try:
-            result = run(cell)
+            yield Outcome(cell, run_cell(cell, run, root), fresh=True)
         except Interrupted:
             raise  # the user's wish, not the cell's failure; it goes on where it was
         except Exception as error:  # a benchmark of many hours must survive one bad cell
             yield Outcome(cell, None, f"{type(error).__name__}: {error}")
-            continue
-        result["seconds"] = round(time.perf_counter() - start, 1)
-        write_json(result_file(root, cell), {"cell": cell.to_json(), "result": result})
-        yield Outcome(cell, result, fresh=True)
+
+
+def run_cell(cell: Cell, run: Callable[[Cell], Result], root: Path) -> Result:
+    """Run a cell and store its result."""
+    start = time.perf_counter()
+    result = run(cell)
+    result["seconds"] = round(time.perf_counter() - start, 1)
+    write_json(result_file(root, cell), {"cell": cell.to_json(), "result": result})
+    return result

@@ -18,7 +18,7 @@ class AdaptInput(ModelFile):
     """The model, and the images it is adapted to."""
 
     images: Annotated[Path, Positional("IMAGES")]
-    """folder of unlabelled images (any nesting), or a list file"""
+    """folder of unlabelled images (any nesting), .tar archives, a list file, or an address such as s3://bucket/folder"""
     score: Path | None = None
     """labelled images to evaluate on; labels never reach the adaptation"""
 

@@ -18,6 +18,7 @@ from dept.cli.show import say
 if TYPE_CHECKING:
     from dept.bench.execute import Executor
     from dept.bench.runner import Cell, Outcome
+    from dept.runs.runners.options import RunnerOptions
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,21 @@ class ResultTable:
 COMMAND = Command(
     "bench SUITE",
     "Run a benchmark suite.",
-    {"Input and output": BenchInputs, "Cells": CellChoice, "Table": ResultTable, "Run": Device},
-    common=("results", "data", "weights", "methods", "shifts", "seeds", "list", "table", "format", "device", "workers"),
-)
+    {
+        "Input and output": BenchInputs,
+        "Cells": CellChoice,
+        "Table": ResultTable,
+        "Run": Device,
+        "Runner": "dept.runs.runners.options:CellRunner",
+    },
+    common=("results", "data", "weights", "methods", "shifts", "seeds", "list", "table", "format", "device", "workers",
+            "runner", "jobs"),
+)  # fmt: skip
 
 
 def run(name: str, argv: Sequence[str]) -> int:
     """Run what is missing of a suite; 1 if a cell failed."""
-    given, choice, shown, how = parse(replace(COMMAND, name=f"bench {name}", about=about(name)), list(argv))
+    given, choice, shown, how, runner = parse(replace(COMMAND, name=f"bench {name}", about=about(name)), list(argv))
     from dept.bench.execute import Executor
     from dept.bench.figures import draw
     from dept.bench.render import render
@@ -79,6 +87,7 @@ def run(name: str, argv: Sequence[str]) -> int:
     picked = {"methods": choice.methods, "shifts": choice.shifts}
     if not shown.table:
         suite = whole.chosen(**picked, seeds=choice.seeds, max_iters=choice.max_iters, limit=choice.limit)
+        given = given if runner.runner == "here" else given.absolute()
         executor = Executor(
             suite, given.domains(), given.weights, given.work, how.device, how.workers, force=choice.force_preprocess
         )
@@ -90,7 +99,7 @@ def run(name: str, argv: Sequence[str]) -> int:
             for cell in shard(suite.cells(known), choice.shard):
                 print(f"{cell.key}  {'done' if stored(given.results, cell) else 'open'}  {cell.title}")
             return 0
-        failed = _run_all(shard(suite.cells(executor.weights_id), choice.shard), executor, given.results)
+        failed = _run_all(shard(suite.cells(executor.weights_id), choice.shard), executor, given.results, runner)
     found = [
         one
         for one in suite_cells(whole, given.results)
@@ -104,8 +113,9 @@ def run(name: str, argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _run_all(cells: Sequence[Cell], executor: Executor, results: Path) -> int:
+def _run_all(cells: Sequence[Cell], executor: Executor, results: Path, runner: RunnerOptions) -> int:
     """Run the cells without a result, with a line for each; returns how many failed."""
+    from dept.bench.jobs import run_cells_with
     from dept.bench.runner import run_cells, stored
 
     failed = fresh = 0
@@ -113,7 +123,9 @@ def _run_all(cells: Sequence[Cell], executor: Executor, results: Path) -> int:
     if open_cells:
         executor.domains.ready(executor.suite.data)  # reported once, not by every cell
     start = time.monotonic()
-    for number, outcome in enumerate(run_cells(cells, executor.run, results), 1):
+    here = runner.runner == "here"
+    outcomes = run_cells(cells, executor.run, results) if here else run_cells_with(runner, cells, executor, results)
+    for number, outcome in enumerate(outcomes, 1):
         failed += outcome.result is None
         fresh += outcome.fresh or outcome.result is None
         # The remaining cells are expected to take as long as those done.

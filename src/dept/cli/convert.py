@@ -5,16 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import TimmOptions
 from dept.cli.show import say, show
 from dept.errors import UsageError
-
-if TYPE_CHECKING:
-    from dept.models.foreign.read import Foreign
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Checkpoint:
 
     checkpoint: Annotated[str, Positional("CHECKPOINT")]
     """weights file (.safetensors, .pt, .pth, .ckpt, .bin; no code in it is run), Hugging Face folder, or
-    hf-hub:USER/MODEL"""
+    hf-hub:USER/REPO"""
     arch: str | None = None
     """its timm architecture (default: recognised from the tensors)"""
     classes: Path | None = None
@@ -52,7 +49,7 @@ class Preprocessing(TimmOptions):
 COMMAND = Command(
     "convert",
     "Convert your own checkpoint into a model file.\n\nReads timm and torchvision state dicts, also inside those of "
-    "Lightning or AutoGluon, and folders of transformers (ViT, DeiT, CLIP, SigLIP) and of timm.",
+    "Lightning or AutoGluon, and folders of transformers (ViT, DeiT, DINOv2, CLIP, SigLIP) and of timm.",
     {"Input and output": Checkpoint, "Model": Preprocessing},
 )
 
@@ -60,23 +57,22 @@ COMMAND = Command(
 def run(argv: list[str]) -> None:
     """Read the checkpoint, check that every tensor fits, write a model file."""
     given, how = parse(COMMAND, argv)
-    from dept.io import check_output, file_sha256, is_dept_file
+    from dept.io import check_output, is_dept_file
     from dept.models.checkpoint import changed_preprocess, read_classes
     from dept.models.files import save_model
     from dept.models.foreign.read import read_foreign
-    from dept.models.model import from_checkpoint, with_history
-    from dept.runs.words import adapt_command
+    from dept.models.model import from_checkpoint
+    from dept.runs.words import adapt_command, unknown_source
 
     check_output(given.out, keep=Path.exists)
     if is_dept_file(given.checkpoint):
         raise UsageError(f"{given.checkpoint} is a dept file already: there is nothing to convert.")
     names = None if given.classes is None else read_classes(given.classes)
     found = read_foreign(given.checkpoint, arch=given.arch, options=how.options())
-    model = from_checkpoint(found, names or class_names(found))
+    model = from_checkpoint(found, names or found.class_names())
     changes = {"mean": how.mean, "std": how.std, "resize": how.resize, "rule": how.rule}
     pre = changed_preprocess(model.card.preprocess, **changes, interpolation=how.interpolation)
     model.card = replace(model.card, preprocess=pre)
-    with_history(model, converted={"file": found.file.name, "sha256": file_sha256(found.file), "layout": found.layout})
     path = save_model(model, given.out)
     for note in found.notes:
         say(f"Note: {note}")
@@ -89,16 +85,4 @@ def run(argv: list[str]) -> None:
         say("The normalisation is not in the file. If it was another, give --mean and --std: predictions depend on it.")
     file = shlex.quote(str(path))
     show(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       {adapt_command(path)}")
-    show(f"       dept stats {file} SOURCE        (what the methods cfa and eata need to know about the source)")
-
-
-def class_names(found: Foreign) -> tuple[str, ...]:
-    """The names beside the weights; a UsageError if there are none."""
-    if found.classes is not None or found.head.weight is None:
-        return found.classes or ()
-    rows = len(found.head.weight)
-    hint = " or give `classes=imagenet`" if rows == 1000 else ""
-    raise UsageError(
-        f"The checkpoint has {rows} classes but not their names. Write them to a text file, one per line in the order "
-        f"of the logits, and give it as `classes`{hint}."
-    )
+    show("\n".join(unknown_source(path)))

@@ -18,7 +18,7 @@ class EvaluateInput(ModelFile):
     """The model or models, and the labelled images."""
 
     labelled: Annotated[Path, Positional("LABELLED")]
-    """folder with one sub-folder per class (the model's names), or a list file"""
+    """folder with one sub-folder per class (the model's names), .tar archives with key.cls, list file, or address"""
     adapter: Annotated[tuple[Path, ...], REPEATABLE] = ()
     """adapter file of the domain; if repeated, the probabilities of the adapted models are averaged"""
     member: Annotated[tuple[str, ...], REPEATABLE] = ()

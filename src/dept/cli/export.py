@@ -89,7 +89,7 @@ def _next(out: Path | None, triton: Path | None) -> list[str]:
     """What can be done with the files."""
     lines = []
     if out is not None and out.suffix == ".onnx":
-        lines.append(f"Next:  python examples/03_serve_onnx.py {shlex.quote(str(out))} IMAGE…")
+        lines.append(f"Next:  python examples/09_export_and_serve.py {shlex.quote(str(out))} IMAGE…")
     if triton is not None:
         lines.append(f"Next:  tritonserver --model-repository {shlex.quote(str(triton.absolute().parent))}")
     return lines

@@ -21,7 +21,7 @@ class InfoInput:
     """The file to look into."""
 
     file: Annotated[Path, Positional("FILE")]
-    """a model, adapter or resume file"""
+    """a model, adapter or resume file; a model or adapter may be hf-hub:USER/REPO"""
     json: bool = False
     """print all metadata as JSON"""
 
@@ -33,8 +33,10 @@ def run(argv: list[str]) -> None:
     """Print the metadata and the tensors of a file."""
     (given,) = parse(COMMAND, argv)
     from dept.io import read_meta, read_shapes
+    from dept.models.hub import located
 
-    meta, shapes = read_meta(given.file), read_shapes(given.file)
+    file = located(given.file, ("adapter.safetensors", "model.safetensors"))
+    meta, shapes = read_meta(file), read_shapes(file)
     groups: dict[str, list[int]] = {}
     for name, shape in shapes.items():
         group = groups.setdefault(name.split(".")[0], [0, 0])
@@ -43,7 +45,7 @@ def run(argv: list[str]) -> None:
     if given.json:
         print(as_json(meta | {"tensors": shapes}))
         return
-    show(f"{given.file}: dept {_short(meta['kind'])}, {given.file.stat().st_size / 1024:.0f} KiB\n")
+    show(f"{given.file}: dept {_short(meta['kind'])}, {file.stat().st_size / 1024:.0f} KiB\n")
     for key, value in islice(meta.items(), MOST_ROWS):
         if key not in ("format", "kind"):
             show(visible(f"{_short(key):<16}{_short(_domains(value) if key == 'domains' else value)}"))

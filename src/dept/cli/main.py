@@ -14,6 +14,7 @@ from importlib import import_module
 
 from dept._version import __version__
 from dept.cli.show import show_progress
+from dept.cli.torchrun import one_of_several, say_why
 from dept.errors import DeptError, Interrupted, UsageError
 
 _NO_MEMORY = re.compile("out of memory|(can't|cannot) allocate memory", re.IGNORECASE)
@@ -25,6 +26,7 @@ COMMANDS = {
     "convert": "convert your own checkpoint into a model file",
     "doctor": "look at a model and images before adapting: what is wrong, what it would cost",
     "adapt": "adapt a model to a folder of unlabelled images",
+    "fleet": "adapt a model to many sites, each a folder of images",
     "stream": "predict images as they arrive, adapting on the way",
     "uda": "adapt with labelled source and unlabelled target images together",
     "predict": "label images",
@@ -33,10 +35,13 @@ COMMANDS = {
     "judge": "judge a run by those labels: improved, uncertain or harmful",
     "undo": "restore the adapter that a run or a stream has replaced",
     "export": "write a model for ONNX Runtime, Triton or torch.export",
+    "serve": "serve many domains on one backbone over HTTP",
+    "token": "make an access token for `dept serve`",
+    "push": "publish the adapter or model of a run on the Hugging Face hub",
     "stats": "write the source statistics that some methods need",
     "info": "look inside a model or adapter file",
     "methods": "list the methods, or explain one",
-    "report": "write an HTML page about a run or a benchmark",
+    "report": "write an HTML page about a run, a fleet or a benchmark",
     "corrupt": "write corrupted copies of images (ImageNet-C)",
     "bench": "run a benchmark suite",
 }
@@ -78,7 +83,8 @@ def _guarded(name: str, rest: list[str]) -> int:
     warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
     show_progress()
     try:
-        code: int | None = import_module(f"dept.cli.{name}").run(rest)
+        with one_of_several(name, rest):
+            code: int | None = import_module(f"dept.cli.{name}").run(rest)
         return code or 0
     except DeptError as error:
         return _fail(_in_flags(str(error), name, rest), error.exit_code)
@@ -121,5 +127,5 @@ def _fail(message: str, code: int) -> int:
 
     # torch explains how to load a file that it refused as unsafe; nobody should follow that here.
     safe = _UNSAFE_ADVICE.sub("it holds more than plain tensors", message)
-    print(f"dept: {visible(safe)}", file=sys.stderr)
+    say_why(visible(safe))
     return code

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from dept.cli.command import Positional
 from dept.errors import UsageError
@@ -20,7 +20,7 @@ class ModelFile:
     """A model to work with."""
 
     model: Annotated[Path, Positional("MODEL")]
-    """model file (from `dept train` or `dept convert`)"""
+    """model file (from `dept train` or `dept convert`), or hf-hub:USER/REPO"""
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,11 @@ class BenchInputs:
     """folder of results; finished cells in it are not run again"""
     work: Path = Path("runs")
     """folder for models and run folders"""
+
+    def absolute(self) -> Self:
+        """The same with whole paths, for workers that run in other folders."""
+        paths = {name: value.absolute() for name, value in vars(self).items() if isinstance(value, Path)}
+        return replace(self, **paths)
 
     def domains(self) -> Domains:
         """The data sets of the folder that is given, or of the environment."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json as jsonlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,9 +13,10 @@ from dept.cli.show import report_skipped, say
 from dept.errors import UsageError
 
 if TYPE_CHECKING:
-    from dept.inference import Prediction
+    from dept.share.predictions import Predictions
 
-KINDS: dict[str, Literal["csv", "jsonl"]] = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+KINDS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
+"""ending of a file -> its format"""
 
 
 @dataclass(frozen=True)
@@ -26,69 +24,91 @@ class PredictInput(ModelFile):
     """The model, and the images to label."""
 
     images: Annotated[Path, Positional("IMAGES")]
-    """folder (any nesting), one image, or a list file"""
+    """folder (any nesting), .tar archives, one image, a list file, or an address such as s3://bucket/folder"""
     adapter: Path | None = None
-    """adapter file of the domain"""
+    """adapter of the domain: a file, or hf-hub:USER/REPO"""
+    both: bool = False
+    """predict without and with the adapter: before and after side by side"""
 
 
 @dataclass(frozen=True)
-class Predictions(SkippedFiles):
+class PredictOutput(SkippedFiles):
     """How predictions are written."""
 
     out: Path | None = None
-    """file to write (.csv, .jsonl or .json); without it, stdout"""
-    format: Literal["csv", "jsonl"] = "csv"
-    """format on stdout"""
+    """file to write (.csv, .jsonl or .json), or folder for the formats of other tools; without it, stdout"""
+    format: Literal["csv", "jsonl", "fiftyone", "label-studio"] = "csv"
+    """csv or jsonl on stdout; fiftyone (samples.json) and label-studio (tasks with predictions) need `out`"""
     topk: int = 5
     """classes per image"""
     features: bool = False
     """add the feature vector of every image (JSONL only)"""
 
 
-COMMAND = Command("predict", "Label images.", {"Input": PredictInput, "Output": Predictions, "Run": Inference})
+COMMAND = Command("predict", "Label images.", {"Input": PredictInput, "Output": PredictOutput, "Run": Inference})
 
 
 def run(argv: list[str]) -> None:
     """Label every image that decodes; list the others on stderr."""
     given, output, how = parse(COMMAND, argv)
-    from dept.data.images import decodable, find_images
-    from dept.inference import as_row, predict
-    from dept.io import check_output, write_atomic
+    from dept.data.images import find_images
+    from dept.inference import predict, predict_readable
     from dept.models.files import load
+    from dept.share.predictions import ONLY, Predictions
 
-    kind, inputs = output.format, [given.model, given.images, *([given.adapter] if given.adapter else [])]
+    if given.both and given.adapter is None:
+        raise UsageError("--both compares predictions without and with an adapter. Give it as --adapter.")
+    inputs = [given.model, given.images, *([given.adapter] if given.adapter else [])]
     output.check_skipped(output.out, *inputs)  # refused before the work, not after it
-    if output.out is not None:
-        check_output(output.out, *inputs)
-        if output.out.suffix not in KINDS:
-            raise UsageError(f"--out must end in .csv, .jsonl or .json, which decides the format; found {output.out}.")
-        kind = KINDS[output.out.suffix]
-    model = load(given.model, adapter=given.adapter)
-    images = decodable(find_images(given.images), channels=model.card.preprocess.channels)
-    report_skipped(images, output.skipped)
-    settings = {"topk": output.topk, "features": output.features}
-    rows = predict(model, images, **settings, device=how.device, workers=how.workers, batch=how.batch)
-    if output.features and kind == "csv":
+    kind = checked_kind(output, inputs)
+    if output.features and kind != "jsonl":
         say("Features are written to JSONL only: add --format jsonl, or --out FILE.jsonl.")
-    text = "".join(jsonlib.dumps(as_row(row)) + "\n" for row in rows) if kind == "jsonl" else as_csv(rows)
+    places = {"before": None, "after": given.adapter} if given.both else {ONLY: given.adapter}
+    models = {name: load(given.model, adapter=adapter) for name, adapter in places.items()}
+    first = next(iter(models.values()))
+    settings = {"topk": output.topk, "features": output.features}
+    settings |= {"device": how.device, "workers": how.workers, "batch": how.batch}
+    rows, images = predict_readable(first, find_images(given.images), **settings)
+    report_skipped(images, output.skipped)
+    others = {name: predict(model, images, **settings) for name, model in models.items() if model is not first}
+    found = {next(iter(models)): rows} | others
+    write(Predictions(images, first.classes, found), kind, output.out)
+
+
+def checked_kind(output: PredictOutput, inputs: list[Path]) -> str:
+    """The format; refused before any work if it cannot be written to `out`."""
+    from dept.io import check_folder, check_output
+    from dept.share.predictions import FOLDERS
+
+    if output.format in FOLDERS:
+        if output.out is None or output.out.suffix in KINDS:
+            raise UsageError(f"--format {output.format} writes several files. Give their folder as --out.")
+        check_folder(output.out)
+        return output.format
     if output.out is None:
-        print(text, end="")
+        return output.format
+    check_output(output.out, *inputs)
+    if output.out.suffix not in KINDS:
+        raise UsageError(f"--out must end in .csv, .jsonl or .json, which decides the format; found {output.out}.")
+    return KINDS[output.out.suffix]
+
+
+def write(predictions: Predictions, kind: str, out: Path | None) -> None:
+    """Print the predictions, or write them and say where they are."""
+    from dept.io import write_atomic
+    from dept.share.predictions import FOLDERS, TEXTS, changed
+
+    if out is None:
+        print(TEXTS[kind](predictions), end="")
+        return
+    if kind in FOLDERS:
+        files = {out / name: text for name, text in FOLDERS[kind](predictions).items()}
     else:
-        write_atomic(output.out, text.encode(errors="surrogateescape"))  # names as the file system has them
-        say(f"{len(rows)} predictions in {output.out}")
-
-
-def as_csv(rows: list[Prediction]) -> str:
-    """path, label, confidence, and the top-k as `class:probability` separated by spaces.
-
-    Names are written exactly, even if a spreadsheet would take one for a formula (`=1+1.png`).
-    """
-    buffer = io.StringIO()
-    # A carriage return ends a line for readers, but only newer versions of Python quote it by themselves.
-    plain, quoted = (csv.writer(buffer, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
-    plain.writerow(["path", "label", "confidence", "topk"])
-    for row in rows:
-        ranked = " ".join(f"{label}:{value:.4f}" for label, value in row.topk)
-        writer = quoted if "\r" in row.path + ranked else plain
-        writer.writerow([row.path, row.label, f"{row.confidence:.4f}", ranked])
-    return buffer.getvalue()
+        files = {out: TEXTS[kind](predictions)}
+    for file, text in files.items():
+        write_atomic(file, text.encode(errors="surrogateescape"))  # names as the file system has them
+    differ = sum(changed(said) for _, said in predictions.rows())
+    compared = f", {differ} of them changed by the adapter" if len(predictions.models) > 1 else ""
+    say(f"{len(predictions.images)} predictions in {out}{compared}")
+    if kind == "fiftyone":
+        say(f"Next:  fiftyone.Dataset.from_dir({str(out)!r}, dataset_type=fiftyone.types.FiftyOneDataset)")

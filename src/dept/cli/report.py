@@ -1,4 +1,4 @@
-"""`dept report RUN|BENCH`."""
+"""`dept report RUN|FLEET|BENCH`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from dept.cli.show import show
 class ReportFolder:
     """The folder to report on, and the page."""
 
-    folder: Annotated[Path, Positional("RUN|BENCH")]
-    """folder of a run, or of a benchmark suite"""
+    folder: Annotated[Path, Positional("RUN|FLEET|BENCH")]
+    """folder of a run, of a fleet, or of a benchmark suite"""
     out: Path | None = None
     """file to write (default: report.html in the folder)"""
 
 
 COMMAND = Command(
     "report",
-    """Write a self-contained HTML page about a run or a benchmark.
+    """Write a self-contained HTML page about a run, a fleet or a benchmark.
 
-RUN is the output folder of `dept adapt`, `uda`, `train` or `stream`. BENCH is a folder of finished cells, such as
-benchmarks/results/SUITE. The model and the images are read from where the run found them.""",
+RUN is the output folder of `dept adapt`, `uda`, `train` or `stream`, FLEET that of `dept fleet`.
+BENCH is a folder of finished cells, such as benchmarks/results/SUITE. The model and the images are read from where the
+run found them.""",
     {"Input and output": ReportFolder, "Measurement": "dept.report.measure:ReportOptions"},
 )
 

@@ -49,6 +49,8 @@ class ProgressBar:
                 say(f"Note: {note}")
         elif kind == "note":
             say(f"Note: {event['text']}")
+        elif kind == "guard":
+            say(f"Guard, batch {event['step']}: {event['text']}")
         elif kind == "step" and self.terminal:
             if self.bar is None:
                 from tqdm import tqdm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
 from dept.cli.show import as_json, report_skipped, show
+from dept.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class StatsInput(ModelFile):
     """images that the Fisher weights (EATA) are computed on"""
     seed: int = 0
     """seed that picks those images"""
+    card: bool = False
+    """also write class shares, accuracy and calibration into the model file, as `dept train` does"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class StatsOutput(Json, SkippedFiles):
 
 COMMAND = Command(
     "stats",
-    "Write the source statistics of a model (for CFA and EATA).",
+    "Write the source statistics of a model (for CFA and EATA), and its card (for the verdict).",
     {"Input": StatsInput, "Output": StatsOutput, "Run": Inference},
 )
 
@@ -43,20 +46,29 @@ COMMAND = Command(
 def run(argv: list[str]) -> None:
     """Compute and write the statistics."""
     given, output, how = parse(COMMAND, argv)
-    from dept.data.images import decodable, find_labelled
+    from dept.data.images import decodable, find_labelled, label_shares
     from dept.data.loader import Runtime, resolve_device
-    from dept.io import check_output
-    from dept.models.files import load_model
+    from dept.io import check_output, is_dept_file
+    from dept.models.files import load_model, save_model
     from dept.models.stats import compute_stats, is_stats, save_stats
+    from dept.runs.profile import measure_profile
 
     check_output(output.out, given.model, given.source, keep=lambda file: not is_stats(file))
     output.check_skipped(output.out, given.model, given.source)
+    if given.card and not is_dept_file(given.model):
+        raise UsageError(
+            f"--card writes into a model file, which {given.model} is not. Convert it with `dept convert`."
+        )
     model = load_model(given.model)
     images = decodable(find_labelled(given.source, model.classes), channels=model.card.preprocess.channels)
     report_skipped(images, output.skipped)
     runtime = Runtime(resolve_device(how.device), how.workers, how.batch)
     tensors, meta = compute_stats(model, images, runtime, fisher_images=given.fisher_images, seed=given.seed)
     path = save_stats(tensors, meta, output.out)
+    if given.card:
+        profile = measure_profile(model, images, runtime)
+        model.card = replace(model.card, prior=label_shares(images), profile=profile)
+        save_model(model, given.model)
     if output.json:
         print(as_json(meta))
         return
@@ -64,5 +76,7 @@ def run(argv: list[str]) -> None:
     show(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
         show(f"{len(empty)} classes without images are left out of the class means: {', '.join(empty[:5])}")
+    if given.card:
+        show(f"Its card says now: {100 * profile.accuracy:.1f} % right on these images. Model file: {given.model}")
     model_file, stats_file = (shlex.quote(str(file)) for file in (given.model, path))
     show(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")

@@ -18,7 +18,7 @@ class StreamInput(ModelFile):
     """The model, and where images come from."""
 
     images: Annotated[str, Positional("IMAGES|-")]
-    """folder, list file, or - for paths on stdin, one per line"""
+    """folder, .tar archives, list file, address such as s3://bucket/folder, or - for paths on stdin, one per line"""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,15 @@ class StreamOutput:
     """run folder: predictions.jsonl, config.json, events.jsonl, adapter.safetensors, result.json"""
     resume: bool = False
     """continue an earlier stream into the same folder (bit-exact)"""
+    tensorboard: bool = False
+    """also write the events to OUT/tensorboard (extra `tensorboard`)"""
 
 
 COMMAND = Command(
     "stream",
     "Predict a stream of images while adapting to it.",
     {"Input": StreamInput, "Output": StreamOutput, "Method": MethodChoice, "Run": "dept.runs.stream_run:StreamOptions"},
-    common=("method", "preset", "order", "watch", "group", "resume", "stats", "seed", "device", "lr", "batch"),
+    common=("method", "preset", "order", "watch", "group", "resume", "stats", "guard", "seed", "device", "lr", "batch"),
     setting="online",
     method="dept",
     preset="online",
@@ -46,16 +48,18 @@ def run(argv: list[str]) -> int:
     """Predict every image once, in order, flushed at once; adapt on the way."""
     given, output, choice, options, config = parse(COMMAND, argv)
     from dept.runs.stream_run import stream_into
+    from dept.runs.tensorboard import recorded
 
-    done = stream_into(
-        given.model,
-        sys.stdin if given.images == "-" else given.images,
-        out=output.out,
-        method=choice.method,
-        config=config,
-        options=options,
-        resume=output.resume,
-        listener=ProgressBar(),
-    )
+    with recorded(ProgressBar(), output.out, wanted=output.tensorboard) as listener:
+        done = stream_into(
+            given.model,
+            sys.stdin if given.images == "-" else given.images,
+            out=output.out,
+            method=choice.method,
+            config=config,
+            options=options,
+            resume=output.resume,
+            listener=listener,
+        )
     say(str(done))
     return 130 if done.stopped else 0

@@ -37,7 +37,7 @@ class NewModel(TimmOptions):
     pretrained: bool = True
     """start from timm's weights (downloaded), unless `weights` is given"""
     weights: str | None = None
-    """weights to start from: a local file of timm or torchvision, a Hugging Face folder, or hf-hub:USER/MODEL"""
+    """weights to start from: a local file of timm or torchvision, a Hugging Face folder, or hf-hub:USER/REPO"""
     preset: str | None = None
     """official (the released code) or paper (cross-entropy only); by default as released, with gradients clipped"""
 

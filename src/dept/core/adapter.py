@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dept.core.sharing import own
+
 
 @dataclass
 class Adapter:
@@ -40,6 +42,7 @@ class Adapter:
     def copy_to(self, module: nn.Module) -> None:
         """Write the tensors into the module, in place; names that the module does not have are refused."""
         targets = pick(module, self.tensors)
+        own(targets.values())
         for name, tensor in self.tensors.items():
             if targets[name].shape != tensor.shape:
                 raise ValueError(

@@ -7,6 +7,7 @@ embeddings, RoPE. CLS and register tokens have no position and are not turned, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,6 +59,23 @@ def can_be_prompted(backbone: nn.Module) -> bool:
     except ValueError:
         return False
     return True
+
+
+def pool_cls_and_mean(backbone: nn.Module) -> None:
+    """Make the features CLS beside the mean of the patches, (B, 2 D): what DINOv2's classifier reads.
+
+    timm pools one or the other, so its `pool` is replaced on this model.
+    """
+    vit: Any = backbone
+    if not is_transformer(vit) or vit.cls_token is None or not isinstance(vit.fc_norm, nn.Identity):
+        raise ValueError("cls_and_mean needs a VisionTransformer or Eva with a CLS token and no norm after the pooling")
+    vit.pool = partial(_cls_and_mean, vit.num_prefix_tokens)
+    vit.global_pool, vit.head_hidden_size = "cls_and_mean", 2 * vit.embed_dim
+
+
+def _cls_and_mean(prefix: int, tokens: Tensor) -> Tensor:
+    """(B, prefix + N, D) -> (B, 2 D)."""
+    return torch.cat([tokens[:, 0], tokens[:, prefix:].mean(dim=1)], dim=-1)
 
 
 def embed(vit: Any, images: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -68,7 +68,8 @@ class Distillation:
             return projected
 
         prompts = tuple(apply(index, tokens) for index, tokens in enumerate(output.prompts))
-        return Projected(apply(len(heads) - 1, output.features), prompts)
+        cls = output.features[..., : self.model.token_width]  # all of it, or what stands beside the mean
+        return Projected(apply(len(heads) - 1, cls), prompts)
 
     def cls_term(
         self,

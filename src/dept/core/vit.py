@@ -18,13 +18,20 @@ from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
 from dept.core.blocks import call, check_promptable, embed, is_transformer, rotations
+from dept.core.collective import all_rows, own_rows
 from dept.core.domains import Domains
 from dept.core.projection import ProjectionHead
 from dept.core.trimming import Prefix, is_sliceable, project_prompts, run_stage, whole_block
+from dept.core.whole_batch import whole_batch
 
 
 class Output(NamedTuple):
-    """What a forward gives out: features (B, D), logits (B, C), per stage the aggregated prompts (B, P, D)."""
+    """What a forward gives out: features (B, D), logits (B, C), per stage the aggregated prompts (B, P, D).
+
+    Features that begin with CLS may be wider (`core.blocks.pool_cls_and_mean`).
+    In a run of several processes the prompts are those of the process's own rows: they are large, and what is made of
+    them is a mean over the samples (`collective.mean_over_rows`).
+    """
 
     features: Tensor
     logits: Tensor
@@ -39,6 +46,10 @@ class Embedded(NamedTuple):
 
     tokens: Tensor
     rope: Tensor | None = None
+
+    def own_rows(self) -> Embedded:
+        """Those of the images that this process runs."""
+        return self._replace(tokens=own_rows(self.tokens))
 
 
 class AdaptedModel(nn.Module):
@@ -73,9 +84,15 @@ class AdaptedModel(nn.Module):
                     f"stages={stages} does not divide the {len(blocks)} layers of this backbone; "
                     f"choose one of {[m for m in range(1, len(blocks) + 1) if len(blocks) % m == 0]}."
                 )
-            self.prompts = nn.Parameter(fresh_prompts(stages, prompts, head.in_features))
+            self.prompts = nn.Parameter(fresh_prompts(stages, prompts, self.token_width))
         else:
             self.register_parameter("prompts", None)
+
+    @property
+    def token_width(self) -> int:
+        """D, the width of tokens and prompts; that of the features where there are no tokens."""
+        vit: Any = self.backbone
+        return int(vit.embed_dim) if is_transformer(vit) else self.head.in_features
 
     @property
     def prompts_per_stage(self) -> int:
@@ -106,11 +123,17 @@ class AdaptedModel(nn.Module):
         tensors = {} if adapter is None else adapter.tensors
         prompts = tensors.get("prompts", self.prompts)
         weight, bias = tensors.get("head.weight", self.head.weight), tensors.get("head.bias", self.head.bias)
+        count = (images.tokens if isinstance(images, Embedded) else images).shape[0]  # not len: exports keep it open
+        own = images.own_rows() if isinstance(images, Embedded) else own_rows(images)
+        if prompts is not None and prompts.dim() == 4:
+            prompts = own_rows(prompts)
         # bf16, if asked for, is for the backbone only: head, losses, bank and EMA stay in fp32.
-        with torch.autocast(self.head.weight.device.type, dtype=torch.bfloat16, enabled=self.amp):
-            features, stages = self._features(images, prompts, aggregated)
+        bf16 = torch.autocast(self.head.weight.device.type, dtype=torch.bfloat16, enabled=self.amp)
+        with bf16, whole_batch(self.backbone, count):
+            features, stages = self._features(own, prompts, aggregated)
         if self.amp:
             features, stages = features.float(), tuple(tokens.float() for tokens in stages)
+        features = all_rows(features, count)
         return Output(features, _classify(features, weight, bias), stages)
 
     def configure(self, *, amp: bool = False, compile: bool = False, checkpointing: bool = False) -> None:
@@ -205,7 +228,7 @@ class AdaptedModel(nn.Module):
     def add_projections(self, *, hidden: int, bottleneck: int, out: int) -> None:
         """Give the model fresh projection heads, one per stage (one for a model without prompts)."""
         sizes = {"hidden": hidden, "bottleneck": bottleneck, "out": out}
-        width = self.head.in_features
+        width = self.token_width
         heads = [ProjectionHead(width, **sizes) for _ in range(max(1, self.stages))]
         self.projections = nn.ModuleList(heads).to(self.head.weight.device)
 

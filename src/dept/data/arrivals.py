@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from dept.data.images import images_below
+from dept.data.folders import images_below
+from dept.data.places import Place, State, as_place
+from dept.data.shards import file_state
 
 Stopped = Callable[[], bool]
-State = tuple[int, int]  # size and time of change
 
 
-def written_paths(pipe: IO[bytes] | IO[str], stopped: Stopped) -> Iterator[Path]:
+def written_paths(pipe: IO[bytes] | IO[str], stopped: Stopped) -> Iterator[Place]:
     """Paths from a pipe, one per line, each as soon as its line is complete. Waiting for the next one hears Ctrl-C."""
     descriptor, rest = pipe.fileno(), b""
     while not stopped():
@@ -26,7 +27,7 @@ def written_paths(pipe: IO[bytes] | IO[str], stopped: Stopped) -> Iterator[Path]
             continue
         chunk = os.read(descriptor, 1 << 16)
         *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
-        yield from (Path(os.fsdecode(line.rstrip(b"\r"))) for line in lines if line.strip())
+        yield from (as_place(os.fsdecode(line.rstrip(b"\r"))) for line in lines if line.strip())
         if not chunk:
             return
 
@@ -43,8 +44,8 @@ def watched_paths(folder: Path, stopped: Stopped, *, poll: float, known: set[str
     looks: dict[Path, State | None] = {}
     taken: dict[Path, State | None] = {}
     while not stopped():
-        for path in images_below(folder)[0]:
-            state = _state(path)
+        for path in (folder / name for name in images_below(folder).images):
+            state = file_state(path)
             if str(path) in known and path not in taken:
                 taken[path] = state  # by an earlier session
             if state is not None and state == looks.get(path) and state != taken.get(path):
@@ -53,12 +54,3 @@ def watched_paths(folder: Path, stopped: Stopped, *, poll: float, known: set[str
             looks[path] = state
         yield None
         time.sleep(poll)
-
-
-def _state(path: Path) -> State | None:
-    """Size and time of change; None for a file that has been deleted since the last look."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns

@@ -2,60 +2,85 @@
 
 from __future__ import annotations
 
-import stat
+import io
 import threading
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from dept.data.files import contents
+from dept.data.places import Place
 from dept.errors import DataError
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"}
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
-"""Pillow's names of them. It would try all it knows otherwise, and run Ghostscript on an EPS file named x.jpg."""
+"""Pillow's names of our suffixes. It would try all it knows, and run Ghostscript on an EPS file named x.jpg."""
 MAX_PIXELS = 80_000_000
 """decoders need up to 16 bytes per pixel (WebP), so the worst image takes 1.3 GB"""
 MAX_ASPECT = 100
 """long side over short side: resizing the short side multiplies the long one"""
 LARGE = 16_000_000
 """pixels from which images are decoded one at a time"""
-NOT_REGULAR = "not a regular file"
 
 _one_large_image = threading.Lock()
 
 
-def open_image(path: Path) -> Image.Image:
+def open_image(path: Place) -> Image.Image:
     """An image file with its header read and found acceptable; nothing is decoded yet. A DataError if it is not."""
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for ever
-        raise DataError(NOT_REGULAR)
-    image = Image.open(path, formats=FORMATS)
+    return _opened(contents(path), MAX_PIXELS)
+
+
+def _opened(source: Place | IO[bytes], most: int) -> Image.Image:
+    image = Image.open(source, formats=FORMATS)
     try:
-        _check_size(image)
+        _check_size(image, most)
     except DataError:
         image.close()
         raise
     return image
 
 
-def decode(path: Path, channels: int = 3) -> Image.Image:
+def decode(path: Place, channels: int = 3) -> Image.Image:
     """Read an image file as `upright` gives it."""
     with ExitStack() as turn:
         return _read(path, channels, turn)
 
 
-def _read(path: Path, channels: int, turn: ExitStack) -> Image.Image:
+def decode_bytes(data: bytes, channels: int = 3, *, most: int = MAX_PIXELS) -> Image.Image:
+    """`decode` for the content of a file, of at most so many pixels. A DataError says why it cannot be decoded."""
+    try:
+        with ExitStack() as turn, _opened(io.BytesIO(data), min(most, MAX_PIXELS)) as image:
+            return _loaded(image, channels, turn)
+    except UnidentifiedImageError as error:  # whose message is about the buffer
+        raise DataError(f"not an image of a format that is read ({', '.join(FORMATS)})") from error
+    except Exception as error:  # as in `decode_problem`
+        raise DataError(reason(error)) from error
+
+
+def suffix_of(data: bytes) -> str | None:
+    """The suffix that files of this content have; None if its header is not that of an acceptable image."""
+    try:
+        with _opened(io.BytesIO(data), MAX_PIXELS) as image:
+            return f".{str(image.format).lower()}"
+    except Exception:  # as in `decode_problem`
+        return None
+
+
+def _read(path: Place, channels: int, turn: ExitStack) -> Image.Image:
     """`decode`, where a large image keeps the others waiting until `turn` ends: decoders free memory late."""
     with open_image(path) as image:
-        if _pixels(image) > LARGE:
-            turn.enter_context(_one_large_image)
-        ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
-        return _plain(image, channels)
+        return _loaded(image, channels, turn)
 
 
-def decode_again(path: Path, channels: int = 3) -> Image.Image:
+def _loaded(image: Image.Image, channels: int, turn: ExitStack) -> Image.Image:
+    if _pixels(image) > LARGE:
+        turn.enter_context(_one_large_image)
+    ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
+    return _plain(image, channels)
+
+
+def decode_again(path: Place, channels: int = 3) -> Image.Image:
     """`decode` for a file that was found to decode before; a DataError says that it no longer does."""
     try:
         return decode(path, channels)
@@ -65,7 +90,7 @@ def decode_again(path: Path, channels: int = 3) -> Image.Image:
         ) from error
 
 
-def decode_problem(path: Path, channels: int = 3) -> str | None:
+def decode_problem(path: Place, channels: int = 3) -> str | None:
     """Why a file cannot be decoded, or None if it can."""
     try:
         with ExitStack() as turn:
@@ -83,15 +108,15 @@ def reason(error: Exception) -> str:
 
 def upright(image: Image.Image, channels: int = 3) -> Image.Image:
     """An image with its EXIF orientation applied, as RGB, or grey for one channel, with 8 bits."""
-    _check_size(image)
+    _check_size(image, MAX_PIXELS)
     return _plain(ImageOps.exif_transpose(image), channels)
 
 
-def _check_size(image: Image.Image) -> None:
+def _check_size(image: Image.Image, most: int) -> None:
     size = f"{image.width} x {image.height} pixels"
-    if (pixels := _pixels(image)) > MAX_PIXELS:
+    if (pixels := _pixels(image)) > most:
         raise DataError(
-            f"{size}, to decode {pixels / 10**6:,.0f} megapixels; the limit is {MAX_PIXELS // 10**6}. Make it smaller"
+            f"{size}, to decode {pixels / 10**6:,.0f} megapixels; the limit is {most / 10**6:g}. Make it smaller"
         )
     if max(image.size) > MAX_ASPECT * min(image.size):
         raise DataError(f"{size}, one side more than {MAX_ASPECT} times the other. Crop it")

@@ -1,50 +1,69 @@
-"""Image sets: any folder of images, labelled trees, list files; what does not decode is set aside with its reason."""
+"""Image sets: folders, archives and list files of images, local or remote; what does not decode is set aside."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from dept.data.decoding import NOT_REGULAR, SUFFIXES, decode_problem
-from dept.errors import DataError
+from dept.data.decoding import decode_problem
+from dept.data.files import state_of
+from dept.data.folders import Listing, images_below, look
+from dept.data.index import FileIndex
+from dept.data.lists import check_label, indices, labelled_paths, unlabelled_paths
+from dept.data.paths import Paths
+from dept.data.places import (
+    ARCHIVE,
+    SUFFIXES,
+    UNREAD,
+    Place,
+    Skipped,
+    Url,
+    as_place,
+    name_below,
+    not_read,
+    sort_key,
+    suffix_of,
+)  # fmt: skip
+from dept.data.remote import names_below
+from dept.data.shards import shard
+from dept.errors import DataError, some
 
 T = TypeVar("T")
 progress = logging.getLogger("dept.progress")
 """what a long pass over images says; the command line shows it"""
-Skipped: TypeAlias = tuple[Path, str]
-"""a file that is left out, and why"""
-UNREAD = {
-    ".arw", ".avif", ".cr2", ".cr3", ".dng", ".eps", ".exr", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".nef",
-    ".pbm", ".pnm", ".psd", ".svg", ".tga",
-}  # fmt: skip
-"""suffixes of images that are not read: such files are named, not passed over"""
-MAX_DIGITS = 6
-"""of a label that is a number: a typing error must not ask for a billion classes"""
+PACKED = {".7z", ".bz2", ".gz", ".rar", ".tbz", ".tgz", ".txz", ".xz", ".zip", ".zst"}
+"""suffixes of archives in which single files cannot be reached"""
+BESIDE = "an archive beside images is not read; give the archive, or a folder of archives only"
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Paths in a fixed order, with labels (indices into `classes`) where they are known.
+    """Places of images in a fixed order, with labels (indices into `classes`) where they are known.
 
     `skipped` lists files that cannot be read, each with the reason.
     """
 
-    root: Path
-    paths: tuple[Path, ...]
+    root: Place
+    paths: Sequence[Place]
     labels: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    replaced: dict[Place, str] | None = field(default=None, compare=False, repr=False)
+    """of a set that nobody has checked: files that turned out not to decode, and why. Others take their places"""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.paths, Paths):
+            object.__setattr__(self, "paths", Paths.of(self.paths))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -53,15 +72,28 @@ class ImageSet:
         """The subset at the given positions, in that order."""
         chosen = list(indices)
         labels = None if self.labels is None else tuple(self.labels[i] for i in chosen)
-        return replace(self, paths=tuple(self.paths[i] for i in chosen), labels=labels)
+        return replace(self, paths=self.places.take(chosen), labels=labels)
 
     def unlabelled(self) -> ImageSet:
         """The same images without labels: what an adaptation may see."""
         return replace(self, labels=None, classes=())
 
+    @property
+    def places(self) -> Paths:
+        """`paths`, as it is stored."""
+        assert isinstance(self.paths, Paths)
+        return self.paths
+
     def names(self) -> list[str]:
         """Paths relative to the root, with forward slashes: stable keys for results."""
-        return [relative_name(path, self.root) for path in self.paths]
+        return list(self.iter_names())
+
+    def iter_names(self) -> Iterator[str]:
+        """`names`, one after the other."""
+        if self.places.base == self.root:
+            return self.places.names()
+        root = str(self.root)
+        return (name_below(text, root) for text in self.places.texts())
 
 
 def concatenated(parts: Sequence[ImageSet], root: Path | None = None) -> ImageSet:
@@ -73,65 +105,49 @@ def concatenated(parts: Sequence[ImageSet], root: Path | None = None) -> ImageSe
     labelled = all(part.labels is not None for part in parts)
     return ImageSet(
         Path(os.path.commonpath([part.root for part in parts])) if root is None else root,
-        tuple(path for part in parts for path in part.paths),
+        Paths(Path(), (text for part in parts for text in part.places.texts())),
         tuple(label for part in parts for label in part.labels or ()) if labelled else None,
         parts[0].classes,
         tuple(skipped for part in parts for skipped in part.skipped),
+        parts[0].replaced,
     )
 
 
-def relative_name(path: Path, root: Path) -> str:
-    """`path` below `root` with forward slashes, or as it is when it lies elsewhere."""
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+def find_images(source: str | Place) -> ImageSet:
+    """All images below a folder or address (any nesting, sorted), of archives, of a list file, or one; no labels."""
+    place = as_place(source)
+    below = _below(place)
+    if below is not None:
+        return _some(_folder(place, below))
+    suffix = suffix_of(place.name)
+    if suffix == ARCHIVE:
+        return _some(_shards(place, [place]))
+    if suffix in SUFFIXES:
+        return ImageSet(place.parent, (place,))
+    return ImageSet(place.parent, unlabelled_paths(_list_file(place)))
 
 
-def find_images(source: str | Path) -> ImageSet:
-    """All images below a folder (any nesting, sorted), of a list file, or one image file; no labels."""
-    path = Path(source)
-    if path.is_file():
-        if path.suffix.lower() in SUFFIXES:
-            return ImageSet(path.parent, (path,))
-        return _unlabelled_list(path)
-    _require_folder(path)
-    images, skipped = images_below(path)
-    return _some(ImageSet(path, tuple(images), skipped=tuple(skipped)))
-
-
-def find_labelled(source: str | Path, classes: Sequence[str] | None = None) -> ImageSet:
-    """Labelled images: `root/class/…/image` or a list file of "path label" lines.
+def find_labelled(source: str | Place, classes: Sequence[str] | None = None) -> ImageSet:
+    """Labelled images: `root/class/…/image`, archives with key.cls or key.json, or a list file of "path label" lines.
 
     Args:
         classes: the class order to use (a model's); without it, the sorted names of the sub-folders.
     """
-    path = Path(source)
-    if path.is_file() and path.suffix.lower() in SUFFIXES:
+    place = as_place(source)
+    below = _classes_below(place)
+    if below is not None:
+        return _some(_tree(place, *below, classes))
+    suffix = suffix_of(place.name)
+    if suffix == ARCHIVE:
+        return _labelled_shards(place, [place], classes)
+    if suffix in SUFFIXES:
         raise DataError(
-            f"{path} is one image, and nothing says its label. Labelled images are expected as a folder with "
+            f"{place} is one image, and nothing says its label. Labelled images are expected as a folder with "
             "<class>/<image> in it, or as a list file with lines 'relative/path label'."
         )
-    if path.is_file():
-        return _labelled_list(path, classes)
-    _require_folder(path)
-    folders, loose, skipped = _look(path)
-    found = sorted(folder.name for folder in folders)
-    if not found:
-        raise DataError(
-            f"{path} has no sub-folders. Labelled images are expected as {path}/<class>/<image>, "
-            "or as a list file with lines 'relative/path label'."
-        )
-    order = list(classes) if classes is not None else found
-    unknown = [name for name in found if name not in order]
-    if unknown:
-        raise DataError(
-            f"The classes of {path} are [{some(found)}], but the model's are [{some(order)}]. "
-            f"[{some(unknown)}] cannot be mapped; rename the folders to the model's class names."
-        )
-    skipped += [(image, "it is not in a class folder") for image in loose]
-    below = {name: images_below(path / name) for name in found}
-    skipped += [entry for _, passed_over in below.values() for entry in passed_over]
-    paths = tuple(image for images, _ in below.values() for image in images)
-    labels = tuple(order.index(name) for name, (images, _) in below.items() for _ in images)
-    return _some(ImageSet(path, paths, labels, tuple(order), tuple(skipped)))
+    paths, given = labelled_paths(_list_file(place), classes)
+    labels, order = indices(given, classes, str(place))
+    return ImageSet(place.parent, paths, labels, order)
 
 
 def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, role: str) -> ImageSet:
@@ -151,158 +167,171 @@ def reported(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items; after a second, and then every five, the logger dept.progress says how many there were."""
     due = time.monotonic() + 1
     for number, item in enumerate(items):
-        if time.monotonic() >= due:
+        if time.monotonic() >= due and number:
             due += 5
             progress.info("%s: %s of %s", what, f"{number:,}", f"{total:,}")
         yield item
 
 
-def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4, known: ImageSet | None = None) -> ImageSet:
+def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4, index: FileIndex | None = None) -> ImageSet:
     """The images that decode; the others move to `skipped`. A DataError if none is left.
 
     Args:
         channels: of the model that will see them: a file may decode in colour and not in grey.
-        known: images that were decoded before, with those that did not decode in `skipped`. They are not read again.
+        index: what is known of files. Those that have not changed are not read again; it learns of the others.
     """
-    judged: dict[Path, str | None] = {}
-    if known is not None:
-        judged = dict.fromkeys(known.paths) | dict(known.skipped)
-    unread = [path for path in images.paths if path not in judged]
+    from dept.core.collective import all_items, own_rows  # not above: listing files does without torch
+
+    seen = None if index is None else index.look(images.places, channels)
+    unread = list(range(len(images))) if seen is None else seen.unread()
+    problems = {} if seen is None else dict(seen.problems)
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        found = pool.map(partial(decode_problem, channels=channels), unread)
-        judged |= dict(zip(unread, reported(found, len(unread), "Checking images"), strict=True))
-    reasons = ((index, judged[path]) for index, path in enumerate(images.paths))
-    return without(images, {index: why for index, why in reasons if why is not None})
+        own = own_rows(unread)
+        found = _mapped(pool, partial(decode_problem, channels=channels), (images.paths[at] for at in own))
+        reasons = all_items(list(reported(found, len(own), "Checking images")), len(unread))
+    problems |= {at: why for at, why in zip(unread, reasons, strict=True) if why is not None}
+    if index is not None and seen is not None:
+        index.learn(images.places, seen.states, problems, channels)
+    return without(images, problems)
 
 
-def without(images: ImageSet, problems: Mapping[int, str]) -> ImageSet:
+def _mapped(
+    pool: ThreadPoolExecutor, work: Callable[[Place], str | None], places: Iterable[Place]
+) -> Iterator[str | None]:
+    """`pool.map` in pieces: it makes an object of a kilobyte for every task at once."""
+    places = iter(places)
+    while piece := list(islice(places, 1024)):
+        yield from pool.map(work, piece)
+
+
+def without(images: ImageSet, problems: Mapping[int, str], wanted: str = "can be decoded") -> ImageSet:
     """The images but those at some positions, which move to `skipped` with the reason. A DataError if none is left."""
     skipped = tuple((images.paths[index], why) for index, why in sorted(problems.items()))
     if len(skipped) == len(images):
         path, why = skipped[0]
-        raise DataError(
-            f"None of the {len(images)} images in {images.root} can be decoded (first: {path.name}: {why})."
-        )
+        raise DataError(f"None of the {len(images)} images in {images.root} {wanted} (first: {path.name}: {why}).")
     good = (index for index in range(len(images)) if index not in problems)
     return replace(images.take(good), skipped=images.skipped + skipped)
 
 
-def images_below(folder: Path) -> tuple[list[Path], list[Skipped]]:
-    """Image files at any depth, sorted, and what is there but not read; hidden files and folders are left out.
-
-    Links to folders are followed, and every folder is read once.
-    """
-    images: list[Path] = []
-    skipped: list[Skipped] = []
-    waiting, linked, seen = [folder], list[Path](), set[Path]()
-    while waiting or linked:
-        linked.sort(reverse=True)
-        # Folders before links: a link into the tree itself must not change what images are called.
-        place = waiting.pop() if waiting else linked.pop()
-        if (real := place.resolve()) in seen:
-            skipped.append((place, "the folder is read already, under another name"))
-            continue
-        seen.add(real)
-        folders, found, passed_over = _look(place)
-        images += found
-        skipped += passed_over
-        for below in folders:
-            (linked if below.is_symlink() else waiting).append(below)
-    return sorted(images), sorted(skipped)
+# ---- where images are ----
 
 
-def _look(folder: Path) -> tuple[list[Path], list[Path], list[Skipped]]:
-    """Folders and images directly below a folder, and what looks like an image but is not read."""
-    folders: list[Path] = []
-    images: list[Path] = []
-    skipped: list[Skipped] = []
-    try:
-        paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    except OSError as error:
-        return [], [], [(folder, f"the folder cannot be read ({error.strerror})")]
-    for path in paths:
-        suffix, mode = path.suffix.lower(), 0
-        with suppress(OSError):
-            mode = path.stat().st_mode  # of what a link leads to
-        if stat.S_ISDIR(mode):
-            folders.append(path)
-        elif not mode and suffix in {"", *SUFFIXES, *UNREAD}:
-            skipped.append((path, "the link leads nowhere" if path.is_symlink() else "the file cannot be read"))
-        elif suffix in UNREAD:
-            skipped.append((path, f"{suffix} files are not read; convert it to JPEG or PNG"))
-        elif suffix in SUFFIXES:
-            images.append(path) if stat.S_ISREG(mode) else skipped.append((path, NOT_REGULAR))
-    return folders, images, skipped
+def _below(place: Place) -> Listing | None:
+    """What lies below a folder or an address; None if it is one file."""
+    if isinstance(place, Url):
+        return _remote(place)
+    if place.is_file():
+        return None
+    _require_folder(place)
+    return images_below(place)
 
 
-def _unlabelled_list(path: Path) -> ImageSet:
-    """The images of a list file, with or without labels behind them."""
-    rows = _rows(path)
-    # Lines that end like a picture have no label, but perhaps a path with spaces.
-    bare = any(len(words) != 2 or Path(line).suffix.lower() in SUFFIXES for _, line, words in rows)
-    return ImageSet(path.parent, tuple(path.parent / (line if bare else words[0]) for _, line, words in rows))
+def _remote(url: Url) -> Listing | None:
+    """Objects below an address, as if it were a folder."""
+    names = names_below(url)
+    if names is None:
+        return None
+    shown = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    ordered = sorted(shown, key=sort_key)
+    return Listing(
+        images=[name for name in ordered if suffix_of(name) in SUFFIXES],
+        archives=[name for name in ordered if suffix_of(name) == ARCHIVE],
+        skipped=[(url / name, not_read(suffix_of(name))) for name in ordered if suffix_of(name) in UNREAD],
+    )
 
 
-def _labelled_list(path: Path, classes: Sequence[str] | None) -> ImageSet:
-    """A list file: one 'relative/path label' per line, label an index or a class name; paths from its folder."""
-    rows = _rows(path)
-    for number, line, words in rows:
-        if len(words) != 2:
-            raise DataError(f"{path}, line {number}: expected 'relative/path label', found {line!r}.")
-        if len(words[1].lstrip("0")) > MAX_DIGITS and words[1].isdecimal() and words[1] not in (classes or ()):
-            raise DataError(
-                f"{path}, line {number}: the label {words[1][:20]} is too large. A number is the index of a class and "
-                f"has at most {MAX_DIGITS} digits."
-            )
-    given = [words[1] for _, _, words in rows]
-    order = _list_classes(path, given, classes)
-    index = {name: number for number, name in enumerate(order)}
-    labels = tuple(index[text] if text in index else int(text) for text in given)
-    return ImageSet(path.parent, tuple(path.parent / words[0] for _, _, words in rows), labels, tuple(order))
+def _folder(root: Place, below: Listing) -> ImageSet:
+    """The images of a folder, or of its archives if it has only such."""
+    if below.archives and not below.images:
+        return _shards(root, [root / name for name in below.archives], below.skipped)
+    skipped = below.skipped + [(root / name, BESIDE) for name in below.archives]
+    return ImageSet(root, Paths(root, below.images), skipped=tuple(skipped))
 
 
-def _rows(path: Path) -> list[tuple[int, str, list[str]]]:
-    """Number, text, and text before and after the last space of every line of a list file."""
-    rows = [(number, line, line.rsplit(maxsplit=1)) for number, line in list_lines(path)]
-    if not rows:
-        raise DataError(f"{path} lists no images; a list file has one 'relative/path label' per line.")
-    return rows
+def _classes_below(place: Place) -> tuple[dict[str, list[str]], Listing] | None:
+    """The images of every class folder, and what else is there; None if the place is one file."""
+    if isinstance(place, Url):
+        rest = _remote(place)
+        if rest is None:
+            return None
+        inside = [name for name in rest.images if "/" in name]
+        rest.images = [name for name in rest.images if "/" not in name]
+        return {name: list(group) for name, group in groupby(inside, lambda name: name.partition("/")[0])}, rest
+    if place.is_file():
+        return None
+    _require_folder(place)
+    rest, groups = look(place), {}
+    for name in sorted(rest.folders):
+        below = images_below(place / name)
+        groups[name] = [f"{name}/{image}" for image in below.images]
+        rest.archives += [f"{name}/{archive}" for archive in below.archives]
+        rest.skipped += below.skipped
+    return groups, rest
 
 
-def _list_classes(path: Path, given: list[str], classes: Sequence[str] | None) -> list[str]:
-    numeric = all(text.isdecimal() for text in given)
-    if classes is None:
-        return [str(n) for n in range(max(map(int, given)) + 1)] if numeric else sorted(set(given))
-    unknown = sorted(text for text in set(given) if text not in classes and not text.isdecimal())
-    numbers = {int(text) for text in given if text.isdecimal() and text not in classes}
-    too_large = sorted(number for number in numbers if number >= len(classes))
-    if unknown or too_large:
+def _tree(root: Place, groups: dict[str, list[str]], rest: Listing, classes: Sequence[str] | None) -> ImageSet:
+    """The images of class folders, or of archives if there are only such."""
+    if rest.archives and not any(groups.values()):
+        return _labelled_shards(root, [root / name for name in sorted(rest.archives, key=sort_key)], classes)
+    if not groups:
         raise DataError(
-            f"{path} has labels {(unknown or too_large)[:5]} that the model does not know; "
-            f"its {len(classes)} classes are [{some(classes)}]."
+            f"{root} has no sub-folders. Labelled images are expected as {root}/<class>/<image>, "
+            "or as a list file with lines 'relative/path label'."
         )
-    return list(classes)
+    found = list(groups)
+    order = found if classes is None else list(classes)
+    unknown = [name for name in found if name not in order]
+    if unknown:
+        raise DataError(
+            f"The classes of {root} are [{some(found)}], but the model's are [{some(order)}]. "
+            f"[{some(unknown)}] cannot be mapped; rename the folders to the model's class names."
+        )
+    loose = [(root / name, "it is not in a class folder") for name in rest.images]
+    skipped = rest.skipped + loose + [(root / name, BESIDE) for name in rest.archives]
+    labels = tuple(order.index(name) for name, names in groups.items() for _ in names)
+    paths = Paths(root, (image for names in groups.values() for image in names))
+    return ImageSet(root, paths, labels, tuple(order), tuple(skipped))
 
 
-def list_lines(path: Path) -> list[tuple[int, str]]:
-    """The lines of a list file that are not blank, each with its number."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} cannot be read as a list file ({type(error).__name__}).") from error
-    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+def _shards(root: Place, archives: Sequence[Place], skipped: Sequence[Skipped] = ()) -> ImageSet:
+    """The images of archives, one after the other."""
+    found = [(archive, shard(archive)) for archive in archives]
+    paths = Paths(root, (_inside(root, archive) + name for archive, one in found for name in one.images.names()))
+    return ImageSet(root, paths, skipped=(*skipped, *(entry for _, one in found for entry in one.skipped)))
 
 
-def some(names: Sequence[object], most: int = 12) -> str:
-    """The first few names, and how many there are."""
-    text = ", ".join(map(str, names[:most]))
-    return text if len(names) <= most else f"{text}, … ({len(names):,} in all)"
+def _labelled_shards(root: Place, archives: Sequence[Place], classes: Sequence[str] | None) -> ImageSet:
+    """The images of archives that have a label there."""
+    images = _shards(root, archives)
+    given = [label for archive in archives for label in shard(archive).labels]
+    for label in set(given):
+        check_label(label, classes, str(root))
+    bare = {at: "neither key.cls nor key.json gives a label" for at, label in enumerate(given) if not label}
+    images = without(_some(images), bare, "has a label")
+    labels, order = indices([label for label in given if label], classes, str(root))
+    return replace(images, labels=labels, classes=order)
+
+
+def _inside(root: Place, archive: Place) -> str:
+    """How names of an archive begin."""
+    return "" if archive == root else f"{name_below(str(archive), str(root))}/"
+
+
+def _list_file(place: Place) -> Path:
+    if isinstance(place, Url):
+        raise DataError(f"{place} is neither an image nor a .tar archive. A list file must lie on a local disk.")
+    if suffix_of(place.name) in PACKED:
+        raise DataError(
+            f"{place} is a packed archive, of which single images cannot be read. Unpack it, or make a plain .tar."
+        )
+    return place
 
 
 def _require_folder(path: Path) -> None:
     if not path.is_dir():
         what = "is not a regular file" if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}. Give a folder of images, one image, or a list file.")
+        raise DataError(f"{path} {what}. Give a folder of images, one image, a .tar archive, or a list file.")
 
 
 def _some(images: ImageSet) -> ImageSet:
@@ -314,11 +343,16 @@ def _some(images: ImageSet) -> ImageSet:
     return images
 
 
+# ---- what a set is known by ----
+
+
 def files_state(images: ImageSet) -> str:
     """sha256 of sizes and times of change: whether files have been replaced since. No file is read."""
-    found = [path.stat() if path.exists() else None for path in images.paths]
-    states = [(state.st_size, state.st_mtime_ns) if state else None for state in found]
-    return hashlib.sha256(repr(states).encode()).hexdigest()
+    digest = hashlib.sha256(b"[")
+    for number, text in enumerate(images.places.texts()):
+        digest.update(f"{', ' if number else ''}{state_of(text)}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def label_shares(images: ImageSet) -> tuple[float, ...]:
@@ -329,5 +363,10 @@ def label_shares(images: ImageSet) -> tuple[float, ...]:
 
 
 def list_hash(images: ImageSet) -> str:
-    """sha256 of the relative paths in order."""
-    return hashlib.sha256(os.fsencode("\n".join(images.names()))).hexdigest()
+    """sha256 of the relative paths in order, one per line."""
+    digest, names = hashlib.sha256(), images.iter_names()
+    before = ""
+    while piece := list(islice(names, 4096)):
+        digest.update(os.fsencode(before + "\n".join(piece)))
+        before = "\n"
+    return digest.hexdigest()

@@ -11,10 +11,12 @@ from typing import TypeAlias
 
 import torch
 
-from dept.data.images import ImageSet, concatenated, decodable, labelled_as, some
+from dept.data.images import ImageSet, concatenated, decodable, labelled_as
+from dept.data.index import FileIndex
 from dept.data.loader import Key
+from dept.data.places import Place
 from dept.data.subsets import split
-from dept.errors import DataError, UsageError
+from dept.errors import DataError, UsageError, some
 
 Source: TypeAlias = str | Path | ImageSet
 AnySource: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source] | Sources"
@@ -43,9 +45,14 @@ class Sources:
         """The number of its domain for every image of the union."""
         return [number for number, part in enumerate(self.parts) for _ in part.paths]
 
-    def decodable(self, channels: int = 3) -> Sources:
+    def decodable(self, channels: int = 3, index: FileIndex | None = None) -> Sources:
         """The images that decode, as `dept.data.images.decodable` finds them; every domain must have some."""
-        return replace(self, parts=tuple(decodable(part, channels=channels) for part in self.parts))
+        return replace(self, parts=tuple(decodable(part, channels=channels, index=index) for part in self.parts))
+
+    def unchecked(self) -> Sources:
+        """All images, of which those that do not decode are replaced as they come."""
+        found: dict[Place, str] = {}  # one for all: the union has it too
+        return replace(self, parts=tuple(replace(part, replaced=found) for part in self.parts))
 
     def split(self, held_out: float, *, seed: int) -> tuple[Sources, Sources]:
         """(training, held-out) parts, drawn in each domain by itself."""

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from dept.health.prior import Prior, sampling_noise, total_variation
 
 LIMIT = 0.1
@@ -47,6 +50,17 @@ class Choice:
     kept: str
     why: str
     candidates: list[dict[str, Any]]
+
+
+def recentred_shares(probabilities: Tensor, bias: Tensor | None) -> list[float]:
+    """Predicted class shares of the source model with its head re-centred on the target, from its outputs (n, C).
+
+    Without features: logits W(h - m) + b are z - z̄ + b, where z̄ is the mean of z over the images. What softmax takes
+    from the logits of one image is the same for all classes, so log-probabilities do as well as logits.
+    """
+    logits = probabilities.double().clamp_min(torch.finfo(torch.float32).tiny).log()
+    centred = logits - logits.mean(dim=0) + (0.0 if bias is None else bias.detach().to(logits))
+    return (torch.bincount(centred.argmax(dim=1), minlength=logits.shape[1]).double() / len(logits)).tolist()
 
 
 def shares_differ(recentred: Scored, prior: Prior) -> bool:

@@ -43,10 +43,13 @@ class Expected:
     high: float
     shares: Literal["source", "uniform", "file", "unknown"]
     """the class shares that were assumed; unknown: they seem to be others, and nothing is asserted"""
+    accuracy: tuple[float, float] | None = None
+    """a wide interval for the accuracy before; None for a source model without a profile"""
 
     def record(self) -> dict[str, Any]:
         """As stored in result.json."""
-        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        found = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return found | {"accuracy": self.accuracy and [round(end, 4) for end in self.accuracy]}
 
 
 def margin(changed: float, images: int) -> float:

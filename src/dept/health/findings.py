@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dept.data.images import Skipped
+from dept.data.places import Skipped
 from dept.data.views import Preprocess
 from dept.health.pixels import Looks, copies
 from dept.metrics import label_free

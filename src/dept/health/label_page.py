@@ -24,19 +24,24 @@ def picture(image: Image.Image) -> str:
     return data_uri(small, quality=85)
 
 
+def sides_swapped(count: int, seed: int) -> list[bool]:
+    """For each image, whether the second model stands on the left. Whoever labels must not know which is which."""
+    rng = random.Random(seed)
+    return [rng.random() < 0.5 for _ in range(count)]
+
+
 def label_page(questions: Questions, pictures: Sequence[str], *, command: str, seed: int, key: str) -> str:
     """The page.
 
     Args:
         pictures: a data URI for each image.
         command: what to run with the labels.
-        seed: decides which model stands on which side. Whoever labels must not know which model was adapted.
+        seed: decides which model stands on which side.
         key: names the two models; the browser keeps unfinished labels under it.
     """
-    rng = random.Random(seed)
     items = [
-        {**asdict(one), "picture": uri, "swapped": rng.random() < 0.5}
-        for one, uri in zip(questions.asked, pictures, strict=True)
+        {**asdict(one), "picture": uri, "swapped": swapped}
+        for one, uri, swapped in zip(questions.asked, pictures, sides_swapped(len(pictures), seed), strict=True)
     ]
     data = json.dumps({"items": items, "sides": questions.sides, "command": command, "key": f"dept-check-{key}"})
     # Names of images and classes may be anything. In a script only "<" could end the data, and JSON has another way

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from dept.data.images import some
-from dept.errors import DataError
+from dept.errors import DataError, some
 
 COLUMNS = ("image", "before", "after", "right")
 NEITHER = "neither"
@@ -128,20 +127,23 @@ def label_studio_tasks(questions: Questions, pictures: Sequence[str]) -> list[di
     Args:
         pictures: a data URI for each image, so that nothing needs to be hosted.
     """
-
-    def prediction(model: str, label: str) -> dict[str, Any]:
-        choice = {"from_name": "class", "to_name": "picture", "type": "choices", "value": {"choices": [label]}}
-        return {"model_version": model, "result": [choice]}
-
     return [
-        {
-            "data": {"image": one.image, "before": one.before, "after": one.after, "picture": picture},
-            "predictions": [
-                prediction(name, label) for name, label in zip(questions.sides, (one.before, one.after), strict=True)
-            ],
-        }
+        label_studio_task(
+            {"image": one.image, "before": one.before, "after": one.after, "picture": picture},
+            {name: (label, None) for name, label in zip(questions.sides, (one.before, one.after), strict=True)},
+        )
         for one, picture in zip(questions.asked, pictures, strict=True)
     ]
+
+
+def label_studio_task(data: Mapping[str, str], predicted: Mapping[str, tuple[str, float | None]]) -> dict[str, Any]:
+    """One task: what it shows (`picture`) and carries, and what each model predicts, with a score if that is known."""
+
+    def prediction(model: str, label: str, score: float | None) -> dict[str, Any]:
+        choice = {"from_name": "class", "to_name": "picture", "type": "choices", "value": {"choices": [label]}}
+        return {"model_version": model, "result": [choice], **({} if score is None else {"score": score})}
+
+    return {"data": data, "predictions": [prediction(model, *said) for model, said in predicted.items()]}
 
 
 def label_studio_config(questions: Questions) -> str:

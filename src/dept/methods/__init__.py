@@ -44,6 +44,8 @@ _REGISTRY = {
     "tent": "dept.methods.tent:Tent",
     "ttt": "dept.methods.ttt:TTT",
 }
+_OWN: dict[str, type[Method]] = {}
+"""classes of others, known in this process only"""
 TEST_TIME = ("offline", "online")
 """settings without source images; a method of one of them runs in the other too"""
 _COMMANDS = {
@@ -66,18 +68,33 @@ class Card(NamedTuple):
 
 def available(setting: str | None = None) -> list[str]:
     """Names of the methods meant for a setting ("offline", "online", "uda" or "train"), or of all, sorted."""
-    return sorted(name for name in _REGISTRY if setting is None or setting in card(name).settings)
+    return sorted(name for name in (*_REGISTRY, *_OWN) if setting is None or setting in card(name).settings)
+
+
+def register(kind: type[Method]) -> type[Method]:
+    """Make a method of your own known by its name, in this process: a decorator for a subclass of `Method`."""
+    if kind.name in _REGISTRY:
+        raise ValueError(f"dept itself has a method {kind.name!r}. Give yours another `name`.")
+    _OWN[kind.name] = kind
+    return kind
+
+
+def card(name: str) -> Card:
+    """What a method says of itself."""
+    if name in _OWN:
+        return Card(*(getattr(_OWN[name], field) for field in Card._fields))
+    return _read(name)
 
 
 @cache
-def card(name: str) -> Card:
-    """What a registered method says of itself, read from its source: importing it would import torch."""
+def _read(name: str) -> Card:
+    """The card of one of our methods, read from its source: importing it would import torch."""
     return Card(*(attribute(_REGISTRY[name], field) for field in Card._fields))
 
 
 def place(name: str, setting: str | None = None) -> str:
     """Where a method is, as "module:Class"; ValueError if it is not known, or cannot run in the setting."""
-    if name not in _REGISTRY:
+    if name not in _REGISTRY and name not in _OWN:
         raise ValueError(f"There is no method {name!r}. Choose from {', '.join(available(setting))}.")
     if setting is not None:
         stated = card(name)
@@ -91,7 +108,7 @@ def place(name: str, setting: str | None = None) -> str:
                 f"Method {name!r} only re-labels the batch it predicts and tunes no tensors, so there is no adapter to "
                 "write. Run it with `dept stream`."
             )
-    return _REGISTRY[name]
+    return _REGISTRY.get(name) or f"{_OWN[name].__module__}:{_OWN[name].__qualname__}"
 
 
 def get(name: str, setting: str | None = None) -> type[Method]:
@@ -99,5 +116,7 @@ def get(name: str, setting: str | None = None) -> type[Method]:
     from importlib import import_module
 
     module, cls = place(name, setting).split(":")
+    if name in _OWN:
+        return _OWN[name]
     method: type[Method] = getattr(import_module(module), cls)
     return method

@@ -28,10 +28,8 @@ class Auto:
 
     @dataclass(frozen=True)
     class Config:
-        """How long to try, and what is known about the target's classes."""
+        """How long to try."""
 
-        prior: str = "unknown"
-        """class shares of the target: source, uniform, a JSON file {class: share}, or unknown (guessed and tested)"""
         budget: str = ""
         """most time to take, such as 90s, 5m or 1h; by default as much as `max_iters` takes"""
         max_iters: int = 0

@@ -17,10 +17,12 @@ from dept.core import schedules
 from dept.core.adapter import Adapter, pick
 from dept.core.batch_norm import batch_norms, training
 from dept.core.clipping import all_finite, clip_each, clip_rows
+from dept.core.gradient_mean import GradientMean
 from dept.core.select import TRAINING_ONLY, count, freeze_except
+from dept.core.sharing import own
 from dept.core.vit import AdaptedModel
 from dept.data.loader import Batch
-from dept.errors import DeptError
+from dept.errors import Diverged
 from dept.methods.config import BaseConfig, OnlineConfig
 
 __all__ = ["BaseConfig", "Group", "Method", "OnlineConfig", "Passes", "Progress", "part", "prefixed"]
@@ -77,6 +79,7 @@ class Method:
     passes_per_epoch: ClassVar[int] = 0  # forwards of all images per epoch, beside the steps
     networks: ClassVar[int] = 1  # networks that are scored: 2 with a teacher
     assumes_balance: ClassVar[bool] = False  # whether it pushes towards predicting all classes equally often
+    sorted_classes: ClassVar[bool] = False  # whether it is made for streams whose classes come in blocks
 
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
@@ -120,7 +123,9 @@ class Method:
         self.norms = batch_norms(model) if self.batch_statistics else {}
         self.norm_buffers = [f"{name}.running_{moment}" for name in self.norms for moment in ("mean", "var")]
         self._counters = [f"{name}.num_batches_tracked" for name in self.norms]  # part of the state, of no adapter
+        own(pick(model, names + self.norm_buffers + self._counters).values())
         self.optimizer = self._build_optimizer() if names else None
+        self.share_gradients = GradientMean(self._moving())
         self.setup()
         self._initial = {name: tensor.clone() for name, tensor in self.state_dict().items()}
 
@@ -207,9 +212,15 @@ class Method:
             terms = self.step(batch)
             return self.corrected(self.model.head(self._kept_features).detach()), terms
         logits = self.predict(test) if before else None
-        for _ in range(config.steps_per_batch):
-            terms = self.step(batch)
+        terms = self.learn(batch)
         return self.corrected(self.predict(test) if logits is None else logits), terms
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """Online: the update that a batch causes, of one step or several. Returns the terms of the last one."""
+        assert isinstance(self.config, OnlineConfig)
+        for _ in range(self.config.steps_per_batch):
+            terms = self.step(batch)
+        return terms
 
     def corrected(self, logits: Tensor) -> Tensor:
         """Online: logits (B, C) of a batch in the light of the whole batch; as they are by default."""
@@ -230,8 +241,9 @@ class Method:
     def descend(self) -> None:
         """Clip the gradients and step. Gradients that are not finite are skipped: one bad batch does no harm."""
         assert self.optimizer is not None
+        self.share_gradients()
         self.clip()
-        tensors = [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
+        tensors = self._moving()
         if not all_finite(tensor.grad for tensor in tensors if tensor.grad is not None):
             self.skipped_steps += 1
             self.skipped_in_a_row += 1
@@ -239,10 +251,14 @@ class Method:
         self.skipped_in_a_row = 0
         self.optimizer.step()
         if not all_finite(tensors):
-            raise DeptError(
+            raise Diverged(
                 f"The parameters are no longer finite after step {self.progress.step} (learning rate {self.lr:g}). "
                 "Nothing of this step was saved. Lower `lr`."
             )
+
+    def _moving(self) -> list[Tensor]:
+        """All tensors that the optimiser moves."""
+        return [tensor for group in self.optimizer.param_groups for tensor in group["params"]] if self.optimizer else []
 
     def clip(self) -> None:
         """Limit the gradients before the optimiser uses them: tensor by tensor, as the groups say."""
@@ -330,6 +346,22 @@ class Method:
     def reset(self) -> None:
         """Back to the state after construction, exactly."""
         self.load_state_dict(self._initial)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of the state, without what is large and not missed: optimiser and heads that only training needs."""
+        state = self.state_dict().items()
+        return {name: tensor.clone() for name, tensor in state if not _left_out(name)}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Back to a snapshot; what it leaves out is as after construction."""
+        left_out = {name: tensor for name, tensor in self._initial.items() if _left_out(name)}
+        self.load_state_dict(left_out | snapshot)
+        self.skipped_in_a_row = 0
+
+
+def _left_out(name: str) -> bool:
+    """Whether snapshots do without a tensor of the state."""
+    return name.startswith("optimizer.") or any(f".{prefix}" in name for prefix in TRAINING_ONLY)
 
 
 def part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

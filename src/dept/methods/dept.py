@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dept.core import losses
+from dept.core import collective, losses
 from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Embedded, Output
@@ -175,12 +175,17 @@ class DePT(Regularised):
     @torch.no_grad()
     def _embedded(self, images: Tensor) -> Tensor | Embedded:
         """Patch tokens once for student and teacher, where they share the patch embedding."""
-        shared = self.config.tune == "prompts" and self.model.prompts is not None
+        # Not in a run of several processes, each of which reads some rows: this would embed all of them.
+        shared = self.config.tune == "prompts" and self.model.prompts is not None and collective.size() == 1
         return self.model.embed(images) if shared else images
 
     def _teach(self, strong: Tensor, weak: Tensor | Embedded) -> Output:
         """The teacher's output on the strong view; its weak view, where it is needed, rides in the same batch."""
         if self.bank is None and not self.config.lean:
+            return self.distillation.teach(strong, aggregated=self.reads_prompts)
+        if collective.size() > 1:  # by itself: `Output.prompts` holds the process's own rows of one view
+            assert isinstance(weak, Tensor)
+            self._weak = self.distillation.teach(weak, aggregated=False)
             return self.distillation.teach(strong, aggregated=self.reads_prompts)
         views = self._embedded(strong)
         if isinstance(views, Embedded) and isinstance(weak, Embedded):

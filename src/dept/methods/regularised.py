@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dept.core import losses
+from dept.core.collective import mean_over_rows
 from dept.core.distillation import Distillation
 from dept.core.schedules import teacher_temperature
 from dept.core.vit import Output
@@ -108,10 +109,10 @@ class Regularised(Method):
         weighting, reduction = config.stage_weighting, config.reduction
         if config.w_prompt and ours.prompts:
             distance = losses.prompt_consistency(ours.prompts, theirs.prompts, weighting=weighting, reduction=reduction)
-            terms["prompt"] = config.w_prompt * distance
+            terms["prompt"] = config.w_prompt * mean_over_rows(distance, len(ours.prompts[0]))
         if config.w_div and ours.prompts:
             spread = losses.prompt_diversity(ours.prompts, weighting=weighting, reduction=reduction)
-            terms["prompt_diversity"] = -config.w_div * spread
+            terms["prompt_diversity"] = -config.w_div * mean_over_rows(spread, len(ours.prompts[0]))
         return terms
 
     def state_dict(self) -> dict[str, Tensor]:

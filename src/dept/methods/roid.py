@@ -38,6 +38,7 @@ class ROID(NormTuning):
     summary = "likelihood ratio on diverse samples near the source weights, prior corrected (Marsden et al., WACV 2024)"
     settings = ("online",)
     forwards_per_step = 3.0
+    sorted_classes = True
 
     @dataclass(frozen=True)
     class Config(NormTuning.Config):

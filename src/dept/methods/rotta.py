@@ -33,6 +33,7 @@ class RoTTA(MeanTeacher, NormTuning):
     summary = "teacher and student over a memory of balanced, recent, certain images (Yuan et al., CVPR 2023)"
     settings = ("online",)
     forwards_per_step = 4.0
+    sorted_classes = True
 
     @dataclass(frozen=True)
     class Config(MeanTeacher.Config, NormTuning.Config):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dept.core.adapter import pick
+from dept.core.gradient_mean import means
 from dept.core.select import early_norms, select
 from dept.data.loader import Batch
 from dept.methods.base import Group
@@ -83,7 +84,7 @@ class SAR(Tent):
         # No second look at the margin here: rounding must not empty what was selected from the whole batch.
         gradients = torch.autograd.grad(self.entropies(self.model(batch.views[0])).mean(), self.parameters)
         with torch.no_grad():
-            torch._foreach_add_(self.parameters, uphill(gradients, self.config.rho))
+            torch._foreach_add_(self.parameters, uphill(means(gradients), self.config.rho))
         terms = self.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         if terms:

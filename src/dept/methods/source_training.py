@@ -112,7 +112,7 @@ class SourceTraining(Regularised):
     def _redraw_teacher(self) -> None:
         """Prompts and projection heads from a draw of their own: the released code builds two networks."""
         teacher, model = self.distillation.teacher.tensors, self.model
-        sizes, width = projection_sizes(model.projections), model.head.in_features
+        sizes, width = projection_sizes(model.projections), model.token_width
         with self.fresh_parameters():
             for name in self.prompt_names():  # P are drawn, so that their bound is that of P prompts
                 stages, count, _ = teacher[name].shape

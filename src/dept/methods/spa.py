@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dept.core.clipping import all_finite
+from dept.core.gradient_mean import means
 from dept.data.loader import Batch
 from dept.methods.norms import NormTuning
 
@@ -90,8 +91,9 @@ class SPA(NormTuning):
     def after_step(self, batch: Batch) -> None:
         """The predictor descends, the noise levels climb; both with the optimiser's momentum."""
         config, levels, climbing = self.config, self.levels, self.levels_velocity
-        (predictor, noise), falling = (tensor.grad for tensor in self._learned), self.predictor_velocity
-        assert levels is not None and climbing is not None and predictor is not None and noise is not None
+        found, falling = [tensor.grad for tensor in self._learned if tensor.grad is not None], self.predictor_velocity
+        assert levels is not None and climbing is not None and len(found) == 2
+        predictor, noise = means(found)
         if not all_finite([predictor, noise]):  # the norm layers were not moved either
             return
         falling.mul_(config.momentum).add_(predictor)

@@ -9,14 +9,20 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from dept.core.blocks import pool_cls_and_mean
 from dept.errors import DataError, UsageError
 from dept.models.schema import check_buffers, check_options
 
 Options = dict[str, Any]
 
 
-def build(arch: str, *, norm_eps: float | None = None, **keywords: Any) -> Any:
-    """timm's model; `norm_eps` replaces the ε of its layer norms, which timm can only be told by a function."""
+def build(arch: str, *, norm_eps: float | None = None, cls_and_mean: bool = False, **keywords: Any) -> Any:
+    """timm's model.
+
+    Args:
+        norm_eps: ε of its layer norms, which timm can only be told by a function.
+        cls_and_mean: its features are CLS beside the mean of the patches, which timm has no word for.
+    """
     model = timm.create_model(arch, **keywords)
     if norm_eps is not None:
         if not isinstance(norm_eps, float) or not 0 < norm_eps < 1:
@@ -24,6 +30,8 @@ def build(arch: str, *, norm_eps: float | None = None, **keywords: Any) -> Any:
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = norm_eps
+    if cls_and_mean:
+        pool_cls_and_mean(model)
     return model
 
 

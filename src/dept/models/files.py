@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dept._version import __version__
 from dept.core.adapter import Adapter, pick
 from dept.core.domains import is_mean
 from dept.core.projection import projection_sizes
 from dept.core.select import select
+from dept.core.sharing import borrowed
 from dept.data.views import Augment, Preprocess
-from dept.errors import DataError
-from dept.io import intact, read_tensors, tensors_hash, write_tensors
-from dept.models.model import Card, Model, build_empty, fingerprint
+from dept.errors import DataError, UsageError
+from dept.io import file_sha256, intact, is_dept_file, read_tensors, tensors_hash, write_tensors
+from dept.models.foreign.read import read_foreign, weights_file
+from dept.models.hub import CONFIG, PROCESSOR, WEIGHTS, is_reference, located
+from dept.models.model import Card, Model, build_empty, fingerprint, from_checkpoint
+from dept.models.profile import read_profile
 from dept.models.schema import check_buffers, check_model
 
+progress = logging.getLogger("dept.progress")
 _SHORT_CLASS_LIST = 2048  # bytes of JSON up to which an adapter repeats the class names
 
 
@@ -48,6 +57,7 @@ def save_model(model: Model, path: str | Path) -> Path:
         "backbone_sha256": fingerprint(model),
         "history": card.history,
         **({"prior": card.prior} if card.prior else {}),
+        **({"profile": asdict(card.profile)} if card.profile else {}),
         "dept_version": __version__,
     }
     if domains is not None:
@@ -57,14 +67,65 @@ def save_model(model: Model, path: str | Path) -> Path:
     return Path(path)
 
 
-def load_model(path: str | Path) -> Model:
-    """Read a model file."""
-    return read_model(path)[0]
+class ModelFile:
+    """A model file that is read once, however many runs of a process start from it. It can be given as its path.
+
+    Every run gets a model of its own over the backbone that was read (see `core.sharing`).
+
+    Args:
+        contents: tensors and metadata of the file, if somebody has read them already.
+        device: where the tensors are kept.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        contents: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.path = Path(path)
+        tensors, meta = contents or read_tensors(path, "model")
+        self.identity = identity(meta, self.path)
+        model, self.backbone_sha256 = _built(tensors, meta, self.path)
+        self._model = model.to(device)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def borrow(self) -> Model:
+        """A model as it is in the file, to be changed at will."""
+        return borrowed(self._model, self._model.backbone)
 
 
-def read_model(path: str | Path) -> tuple[Model, str]:
-    """Read a model file; returns the fingerprint of its backbone too, which hashes as many bytes as the file has."""
-    tensors, meta = read_tensors(path, "model")
+def identity(meta: dict[str, Any], path: Path) -> str:
+    """sha256 of what a model file holds: the checksum in its metadata, or of the whole file if it has none."""
+    return str(meta["sha256"]) if "sha256" in meta else file_sha256(path)
+
+
+def load_model(place: str | PathLike[str]) -> Model:
+    """Read a model, see `read_model`."""
+    return read_model(place)[0]
+
+
+def read_model(place: str | PathLike[str]) -> tuple[Model, str]:
+    """Read a model; returns the fingerprint of its backbone too, which hashes as many bytes as the file has.
+
+    Args:
+        place: a model file, here or on the hub (hf-hub:USER/REPO). Or a model of another library there, or in a
+            folder as transformers and timm write them: what converts without a question is converted.
+    """
+    if isinstance(place, ModelFile):
+        return place.borrow(), place.backbone_sha256
+    path = located(place, WEIGHTS, beside=(CONFIG, PROCESSOR))
+    if _is_foreign(path, is_reference(place)):
+        model = _converted(path, place)
+        return model, fingerprint(model)
+    return _built(*read_tensors(path, "model"), path)
+
+
+def _built(tensors: dict[str, Tensor], meta: dict[str, Any], path: str | PathLike[str]) -> tuple[Model, str]:
+    """The model that tensors and metadata of a file describe, and the fingerprint of its backbone."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     with intact(path):
         check_model(meta, shapes)
@@ -76,6 +137,7 @@ def read_model(path: str | Path) -> tuple[Model, str]:
             meta["options"],
             meta["history"],
             tuple(meta.get("prior", ())),
+            read_profile(meta.get("profile"), shapes["head.weight"][1]),
         )
         parts: dict[str, Any] = {
             name: meta.get(name) for name in ("stages", "prompts", "projection", "auxiliary", "domains")
@@ -102,6 +164,31 @@ def read_model(path: str | Path) -> tuple[Model, str]:
             f"tensors are {found[:16]}…. Make or fetch the file anew."
         )
     return model.eval(), stored
+
+
+def _is_foreign(path: Path, fetched: bool) -> bool:
+    """Whether this is a model of another library. A file of the user's is not: that may be a mistake."""
+    if path.is_dir() and (path / CONFIG).is_file():  # a run folder has one too, and a model file of ours
+        return any((path / name).is_file() for name in WEIGHTS) and not is_dept_file(weights_file(path))
+    return fetched and not is_dept_file(path)
+
+
+def _converted(path: Path, place: str | PathLike[str]) -> Model:
+    found = read_foreign(path)
+    if found.classes is None and found.head.weight is not None:
+        raise UsageError(
+            f"{place} is a {found.layout} checkpoint without class names. Convert it with `dept convert`, which takes "
+            "them from a file."
+        )
+    model = from_checkpoint(found, found.class_names())
+    for line in (f"{place}: {found.described()}, converted", *found.notes):
+        _note_once(line)
+    return model
+
+
+@cache  # a run may read its model several times
+def _note_once(line: str) -> None:
+    progress.info("Note: %s", line)
 
 
 def adapter_meta(model: Model, **entries: Any) -> dict[str, Any]:
@@ -135,31 +222,47 @@ def save_adapter(adapter: Adapter, path: str | Path, *, half: bool = False) -> P
     return Path(path)
 
 
-def load_adapter(path: str | Path, model: Model, *, backbone_sha256: str | None = None) -> Adapter:
-    """Read an adapter for this model; another backbone or class list is refused, and so is another head or other
-    prompts where the adapter does not bring them.
+def read_adapter(place: str | Path, *, cached: bool = False) -> Adapter:
+    """Read an adapter file, here or on the hub (hf-hub:USER/REPO), for whatever model it was made.
 
     Args:
+        cached: of the hub, only take what was fetched earlier.
+    """
+    tensors, meta = read_tensors(located(place, ("adapter.safetensors",), cached=cached), "adapter")
+    return Adapter({n: t.float() if t.dtype == torch.half else t for n, t in tensors.items()}, meta)
+
+
+def load_adapter(place: str | Path, model: Model, *, backbone_sha256: str | None = None) -> Adapter:
+    """Read an adapter for this model, see `check_adapter`."""
+    adapter = read_adapter(place)
+    check_adapter(adapter, model, str(place), backbone_sha256=backbone_sha256)
+    return adapter
+
+
+def check_adapter(adapter: Adapter, model: Model, name: str, *, backbone_sha256: str | None = None) -> None:
+    """Refuse an adapter of another backbone or class list, or of another head or other prompts where it does not
+    bring them.
+
+    Args:
+        name: what the adapter is called in an error.
         backbone_sha256: fingerprint of the model's backbone, if the caller knows it already.
     """
-    tensors, meta = read_tensors(path, "adapter")
-    ours = backbone_sha256 or fingerprint(model)
-    with intact(path):
+    meta, ours = adapter.meta, backbone_sha256 or fingerprint(model)
+    with intact(name):
         if meta["backbone_sha256"] != ours:
             raise DataError(
-                f"{path} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
+                f"{name} was made for another backbone: adapter {meta['backbone_sha256'][:16]}… ({meta['arch']}), "
                 f"model {ours[:16]}… ({model.card.arch}). Use the model file it was adapted from."
             )
         if meta["classes_sha256"] != _classes_hash(model.classes):
             theirs = meta.get("classes", f"sha256 {meta['classes_sha256'][:16]}…")
-            raise DataError(f"{path} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
-    rest = rest_hash(model, tensors)
+            raise DataError(f"{name} was made for other classes: adapter {theirs}, model {list(model.classes)[:20]}.")
+    rest = rest_hash(model, adapter.tensors)
     if meta.get("rest_sha256", rest) != rest:  # older files do not say
         raise DataError(
-            f"{path} was made for a model with the same backbone, but another head or other prompts. "
+            f"{name} was made for a model with the same backbone, but another head or other prompts. "
             "Use the model file it was adapted from."
         )
-    return Adapter({n: t.float() if t.dtype == torch.half else t for n, t in tensors.items()}, meta)
 
 
 def apply_adapter(model: Model, adapter: Adapter) -> Model:
@@ -171,12 +274,16 @@ def apply_adapter(model: Model, adapter: Adapter) -> Model:
     return model
 
 
-def load(path: str | Path, *, adapter: str | Path | None = None) -> Model:
-    """Read a model file and, on top, an adapter file. The result is an ordinary nn.Module in eval mode."""
+def load(path: str | Path, *, adapter: str | Path | Adapter | None = None) -> Model:
+    """Read a model and, on top, an adapter: files, here or on the hub. An ordinary nn.Module in eval mode."""
     model = load_model(path)
     if adapter is None:
         return model
-    return apply_adapter(model, load_adapter(adapter, model)).eval()
+    if isinstance(adapter, Adapter):
+        check_adapter(adapter, model, "The adapter")
+    else:
+        adapter = load_adapter(adapter, model)
+    return apply_adapter(model, adapter).eval()
 
 
 def _classes_hash(classes: Sequence[str]) -> str:

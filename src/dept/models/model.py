@@ -19,9 +19,10 @@ from dept.core.domains import Domains
 from dept.core.vit import AdaptedModel
 from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
-from dept.io import tensors_hash
+from dept.io import file_sha256, tensors_hash
 from dept.models.build import Options, build, feature_width, skeleton, timm_model
 from dept.models.foreign.read import UNUSED, Foreign, read_foreign
+from dept.models.profile import Profile
 
 progress = logging.getLogger("dept.progress")
 
@@ -40,6 +41,8 @@ class Card:
     """how the weights came about: method, config, protocol, metrics"""
     prior: tuple[float, ...] = ()
     """share of each class among the images that the model was trained on; empty if nobody knows"""
+    profile: Profile | None = None
+    """how well the model does on source images, and how well that can be told without labels"""
 
 
 class Model(AdaptedModel):
@@ -99,7 +102,7 @@ def create_model(
             classes are the pretrained ones (the same number, or ImageNet's names); otherwise it is fresh.
         stages, prompts: M and P; 0 for the plain model.
         pretrained: timm's own weights.
-        weights: a local file instead, a Hugging Face folder or hf-hub:USER/MODEL (see `models.foreign`).
+        weights: a local file instead, a Hugging Face folder or hf-hub:USER/REPO (see `models.foreign`).
         options: further keywords for timm (img_size, in_chans, …).
     """
     if stages < 0 or prompts < 0:
@@ -146,6 +149,11 @@ def _fixed_size(found: Foreign) -> int | None:
 
 def _loaded(found: Foreign) -> Any:
     """timm's model with the weights; timm fits positions and input channels to the options."""
+    if found.options.get("cls_and_mean"):  # timm's own classifier would be too narrow
+        classifier = timm_model(found.arch, found.options, state=found.state, num_classes=0)
+        if found.head.weight is not None:
+            classifier.head = found.head.layer()
+        return classifier
     config = timm.get_pretrained_cfg(found.arch)
     names, usual = config.classifier or "head", config.num_classes
     first = names if isinstance(names, str) else names[0]
@@ -168,9 +176,6 @@ def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
         raise DataError(f"The classifier has {rows} outputs, but there are {len(classes)} class names.")
     backbone = timm_model(found.arch, found.options, num_classes=0)
     backbone.load_state_dict({n: t for n, t in found.state.items() if n not in UNUSED})
-    head = nn.Linear(feature_width(backbone), rows)
-    bias = torch.zeros(rows) if found.head.bias is None else found.head.bias
-    head.load_state_dict({"weight": found.head.weight, "bias": bias})
     preprocess = _preprocess(backbone, found.options, found)
     size = _fixed_size(found)
     if size not in (None, preprocess.size):
@@ -178,7 +183,15 @@ def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
             f"The images are prepared for {preprocess.size} x {preprocess.size} pixels, but the model's positions are "
             f"for {size} x {size}. Correct the size in preprocessor_config.json."
         )
-    return Model(backbone, head, Card(found.arch, tuple(classes), preprocess, options=dict(found.options))).eval()
+    card = Card(found.arch, tuple(classes), preprocess, options=dict(found.options), history=_origin(found))
+    return Model(backbone, found.head.layer(), card).eval()
+
+
+def _origin(found: Foreign) -> dict[str, Any]:
+    """Where the weights came from, for the card; a state dict that was never a file has no origin."""
+    if not found.file.is_file():
+        return {}
+    return {"converted": {"file": found.file.name, "sha256": file_sha256(found.file), "layout": found.layout}}
 
 
 def _check_fit(found: Foreign) -> None:
@@ -236,13 +249,14 @@ def build_empty(
         backbone = build(card.arch, pretrained=False, num_classes=0, **card.options)
     except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise DataError(f"timm cannot build {card.arch!r} with {card.options}: {error}") from error
-    width = feature_width(backbone)
-    model = Model(backbone, nn.Linear(width, len(card.classes)), card, stages=stages, prompts=prompts)
+    head = nn.Linear(feature_width(backbone), len(card.classes))
+    model = Model(backbone, head, card, stages=stages, prompts=prompts)
     if projection:
         model.add_projections(**projection)
     if auxiliary:
         model.add_auxiliary(auxiliary)
     if domains:
+        width = model.token_width
         shared, own = (torch.zeros(stages, domains[f"{kind}_prompts"], width) for kind in ("shared", "domain"))
         names = domains["names"]
         model.domains = Domains(names, shared, [own.clone() for _ in names]).requires_grad_(False)

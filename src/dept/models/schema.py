@@ -22,7 +22,8 @@ OPTIONS = {
     "final_norm", "fc_norm", "global_pool", "weight_init", "drop_rate", "pos_drop_rate", "proj_drop_rate",
     "attn_drop_rate", "drop_path_rate", "channels", "layers", "widths", "depths", "dims", "num_features", "stem_width",
     "stem_type", "base_width", "cardinality", "output_stride", "window_size", "head_hidden_size",
-    "act_layer", "norm_eps",  # a word of timm's table of activations; ours, see `models.build`
+    "act_layer",  # a word of timm's table of activations
+    "norm_eps", "cls_and_mean",  # ours, see `models.build`
     # of Eva
     "num_reg_tokens", "num_kv_heads", "qkv_fused", "swiglu_mlp", "swiglu_align_to", "scale_mlp", "scale_attn_inner",
     "attn_type", "attn_only_layer_scale", "use_abs_pos_emb", "use_rot_pos_emb", "rope_type", "rope_grid_offset",

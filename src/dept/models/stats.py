@@ -25,6 +25,7 @@ from dept.data.loader import Batch, Runtime, TestPasses, Views
 from dept.errors import DataError, UsageError
 from dept.io import intact, read_meta, read_tensors, tensors_hash, write_tensors
 from dept.models.files import adapter_meta
+from dept.models.hub import located
 from dept.models.model import Model, fingerprint
 
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
@@ -122,7 +123,7 @@ def is_stats(path: Path) -> bool:
 
 def load_stats(path: str | Path, model: AdaptedModel) -> dict[str, Tensor]:
     """Statistics for this model, on its device; those of another backbone or head are refused."""
-    tensors, meta = read_tensors(path, "stats")
+    tensors, meta = read_tensors(located(path, ("stats.safetensors",)), "stats")
     ours, head = fingerprint(model), tensors_hash(model.head.state_dict())
     with intact(path):
         if meta["backbone_sha256"] != ours:

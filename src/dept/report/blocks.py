@@ -61,6 +61,8 @@ class TableCell:
     tone: Tone = ""
     extra: str = ""
     best: bool = False
+    link: str = ""
+    """address that the text leads to: a file beside the page"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Table:
     footnotes: tuple[str, ...] = ()
     wide: bool = False
     """many columns of short numbers: headings are vertical"""
+    prose: bool = False
+    """the last column is text"""
 
 
 @dataclass(frozen=True)

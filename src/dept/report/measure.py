@@ -17,6 +17,7 @@ from dept.data.images import ImageSet, decodable
 from dept.data.loader import Runtime, TestPasses, Views, normalised, resolve_device
 from dept.data.subsets import sample
 from dept.data.views import test_view
+from dept.models.files import ModelFile
 from dept.models.model import Model
 from dept.runs.inputs import images_of, models_of
 from dept.runs.read import RunFiles
@@ -100,15 +101,18 @@ class Measured:
         return normalised(torch.from_numpy(pixels), pre).to(self.model.device)
 
 
-def measure(run: RunFiles, options: ReportOptions) -> Measured:
+def measure(run: RunFiles, options: ReportOptions, source: ModelFile | None = None) -> Measured:
     """Run both models on the images.
+
+    Args:
+        source: the source model, if it is at hand.
 
     Raises:
         Missing: an input of the run was not found. The report is made without it.
         DataError: an input that the user gave was not found or does not fit.
     """
     runtime = Runtime(resolve_device(options.device), options.workers, options.batch)
-    before, after = models_of(run, model=options.model, device=runtime.device)
+    before, after = models_of(run, model=source or options.model, device=runtime.device)
     found, same = images_of(run, after, images=options.images, score=options.score)
     most = options.limit if options.limit > 0 else len(found)
     images = decodable(sample(found, most, seed=SAMPLE_SEED), channels=after.card.preprocess.channels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dept import methods
 from dept._version import __version__
 from dept.io import file_sha256
 from dept.metrics import expected_calibration_error
+from dept.models.files import ModelFile
 from dept.report import charts, summaries
 from dept.report.blocks import Figure, Fold, Page, Section, Tile
 from dept.report.changed_labels import changed_section
@@ -32,16 +34,22 @@ _TERMS = {
 }
 
 
-def run_page(folder: Path, options: ReportOptions) -> Page:
-    """Read the run, and measure what can be measured."""
+def run_page(
+    folder: Path,
+    options: ReportOptions,
+    opening: Callable[[Measured], Sequence[Section]] | None = None,
+    source: ModelFile | None = None,
+) -> Page:
+    """Read the run, and measure what can be measured. `opening` makes sections that come before the others."""
     run = read_run(folder)
     measured, missing = None, ""
     try:
-        measured = measure(run, options)
+        measured = measure(run, options, source)
     except Missing as reason:
         missing = str(reason)
     sentence, tone = verdict(run, measured)
     command, notes = reproduce(run)
+    first = opening(measured) if opening and measured else ()
     return Page(
         title=_title(run, options),
         subtitle=_subtitle(run),
@@ -49,7 +57,7 @@ def run_page(folder: Path, options: ReportOptions) -> Page:
         tone=tone,
         remarks=tuple(remarks(run, measured, missing)),
         tiles=tuple(tiles(run, measured)),
-        sections=tuple(_sections(run, measured, missing, options)),
+        sections=(*first, *_sections(run, measured, missing, options)),
         command=command,
         command_notes=tuple(notes),
         folds=tuple(_folds(run, measured, options)),
@@ -116,6 +124,8 @@ def _stream(run: RunFiles) -> Section:
     values = [float(row["confidence"]) for row in good]
     broken = len(run.predictions) - len(good)
     lead = f"{len(good):,} images in order of arrival." + (f" {broken} could not be decoded." if broken else "")
+    if guard := run.result.get("guard"):
+        lead += f" Guard: {guard['not_learned_from']:,} batches were not learned from, {guard['alarms']} alarms."
     chart = charts.term_chart("confidence", range(len(values)), values, unit="image")
     figure = Figure(chart, "Confidence", "Confidence of every prediction. The bold line is a running mean.")
     return Section("curves", "Confidence over the stream", lead, (figure,))

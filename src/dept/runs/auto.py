@@ -11,6 +11,7 @@ import re
 import time
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +19,10 @@ import torch
 
 from dept import methods
 from dept.core.blocks import can_be_prompted
+from dept.core.collective import by_first, from_first
 from dept.data.images import ImageSet, decodable, find_images, labelled_as
 from dept.data.loader import Runtime, resolve_device
+from dept.data.subsets import sample
 from dept.data.views import Augment
 from dept.errors import DeptError, UsageError
 from dept.health.choice import Scored, choose, shares_differ
@@ -31,6 +34,7 @@ from dept.metrics import score
 from dept.models.files import apply_adapter, load_adapter, load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats, source_shares
+from dept.runs.bad_images import MOST_READ, replaces
 from dept.runs.folder import Listener, PlanFolder
 from dept.runs.loops import class_probabilities, steps_per_epoch
 from dept.runs.read import read_result, read_run
@@ -52,7 +56,7 @@ PASSES = 3
 class Trial:
     """What all candidates are adapted with."""
 
-    model: str | Path | Model
+    model: str | PathLike[str] | Model
     images: str | Path | ImageSet
     options: AdaptOptions
     score_on: str | Path | ImageSet | None
@@ -64,10 +68,9 @@ class Trial:
         from dept.runs.adapt import adapt  # which calls this module for method auto
 
         out = self.place(method)
-        done = read_result(out / "result.json")
+        done, begun = from_first(lambda: (read_result(out / "result.json"), (out / "resume.safetensors").exists()))
         if done:
             return done, None
-        begun = (out / "resume.safetensors").exists()
         length = f", {settings['max_iters']} steps" if "max_iters" in settings else ""
 
         def told(event: dict[str, Any]) -> None:
@@ -80,7 +83,8 @@ class Trial:
             self.images,
             out=out,
             method=method,
-            options=replace(self.options, accept=True),  # it is one of several: none is rejected by itself
+            # One of several: none is rejected by itself. A long one ends when it should; NEO is one pass.
+            options=replace(self.options, accept=True, keep="best" if "max_iters" in settings else "last"),
             augmentation=self.augmentation,
             resume=begun,
             overwrite=not begun,
@@ -95,7 +99,7 @@ class Trial:
 
 
 def adapt_auto(
-    model: str | Path | Model,
+    model: str | PathLike[str] | Model,
     images: str | Path | ImageSet,
     *,
     out: str | Path,
@@ -110,7 +114,7 @@ def adapt_auto(
     """Try the candidates, keep one. See `adapt`; a model that is given is not changed."""
     given = model if isinstance(model, Model) else load_model(model)
     stats = load_stats(options.stats, given) if options.stats else None
-    prior = believed(config.prior, given.classes, source_shares(given, stats))
+    prior = believed(options.prior, given.classes, source_shares(given, stats))
     seconds = parse_budget(config.budget)
     folder = PlanFolder(out, "adapter.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     trial = Trial(model, images, options, score_on, augmentation, folder)
@@ -144,6 +148,7 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     result, made = runs[choice.kept]
     last = scored(choice.kept, result)
     expected = expected_gain(last.before, last.after, last.changed, last.images, prior, differ=differ).record()
+    expected["accuracy"] = result["expected"]["accuracy"]  # of the source model, so the same for every candidate
     return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected, "auto": record}), made)
 
 
@@ -159,8 +164,8 @@ def usual_steps(images: int, batch: int) -> int:
 
 def scored(name: str, result: Result) -> Scored:
     """What the choice depends on, of a finished candidate."""
-    free = result["label_free"]
-    return Scored(name, free["before"]["shares"], free["after"]["shares"], free["changed"], result["images"])
+    free, seen = result["label_free"], result.get("sampled", result["images"])
+    return Scored(name, free["before"]["shares"], free["after"]["shares"], free["changed"], seen)
 
 
 def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None) -> AdaptRun:
@@ -175,11 +180,17 @@ def _kept(trial: Trial, name: str, result: Result, made: AdaptRun | None) -> Ada
         if made.scored is not None:
             result |= _scores(made, result)
             scored_on = places(score=trial.score_on) | scored_list(made.scored)
-    for file in ("config.json", "adapter.safetensors"):
-        write_atomic(folder.path / file, (place / file).read_bytes())
-    write_atomic(folder.path / "events.jsonl", _events(place, scored_on).encode())
+    _copy(place, folder.path, scored_on)
     folder.end(result)
     return replace(made, folder=folder.path, adapter=folder.product, result=result)
+
+
+@by_first
+def _copy(place: Path, out: Path, scored_on: dict[str, str]) -> None:
+    """The files of the candidate that is kept."""
+    for file in ("config.json", "adapter.safetensors"):
+        write_atomic(out / file, (place / file).read_bytes())
+    write_atomic(out / "events.jsonl", _events(place, scored_on).encode())
 
 
 def _read_out(trial: Trial, place: Path, result: Result) -> AdaptRun:
@@ -189,12 +200,14 @@ def _read_out(trial: Trial, place: Path, result: Result) -> AdaptRun:
     model, file = trial.model, place / "adapter.safetensors"
     before = deepcopy(model) if isinstance(model, Model) else load_model(model)
     runtime = Runtime(resolve_device(trial.options.device), trial.options.workers)
-    adapted = apply_adapter(deepcopy(before), load_adapter(file, before)).eval()
+    adapted = apply_adapter(deepcopy(before), from_first(lambda: load_adapter(file, before))).eval()
     labelled = None if trial.score_on is None else labelled_as(trial.score_on, before.classes, "scored")
     found = trial.images if isinstance(trial.images, ImageSet) else find_images(trial.images)
+    if labelled is None and replaces(trial.options.bad_images, len(found)):
+        found = sample(found, MOST_READ, seed=trial.options.seed)
     images = decodable(labelled or found, channels=before.card.preprocess.channels)
     first, last = (class_probabilities(one, images, runtime) for one in (before, adapted))
-    name = AdaptRun.source if isinstance(model, Model) else shown(Path(model).absolute())
+    name = AdaptRun.source if isinstance(model, Model) else shown(places(model=model)["model"])
     return AdaptRun(place, file, result, adapted, first, last, name, images if labelled else None)
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 from dept.data.decoding import decode_again
 from dept.data.images import ImageSet, decodable, list_hash
 from dept.data.loader import Runtime, resolve_device
+from dept.data.places import as_place
 from dept.errors import DataError, UsageError
 from dept.health.disagreement import disagreeing, draw
 from dept.health.label_page import label_page, picture
 from dept.health.labels import Asked, Questions, as_csv, label_studio_config, label_studio_tasks, read_labels
 from dept.io import read_json, write_atomic, write_json
 from dept.models.model import Model
+from dept.runs.file_index import read_index
 from dept.runs.inputs import images_of, models_of
 from dept.runs.loops import class_probabilities
 from dept.runs.read import RunFiles, read_run, read_verdict
@@ -169,7 +171,7 @@ def _one(run: RunFiles, options: CheckOptions) -> Compared:
     if before is None:
         raise UsageError(f"{run.folder} is a source training: there is no model before it. Give two runs to compare.")
     found, _ = images_of(run, after, images=options.images, scored=False)
-    images = decodable(found, channels=after.card.preprocess.channels)
+    images = decodable(found, channels=after.card.preprocess.channels, index=read_index(run.folder))
     # What a stream has predicted stands, and is what somebody used. Its adapter has learned on since.
     stored = run.kind == "stream" and options.images is None
     new = _streamed(run, images, after) if stored else _predicted(after, images, runtime)
@@ -183,7 +185,7 @@ def _two(runs: Sequence[RunFiles], options: CheckOptions) -> Compared:
     sets = []
     for run, model in zip(runs, models, strict=True):
         found, _ = images_of(run, model, images=options.images, scored=False)
-        sets.append(decodable(found, channels=model.card.preprocess.channels))
+        sets.append(decodable(found, channels=model.card.preprocess.channels, index=read_index(run.folder)))
     names = " and ".join(str(run.folder) for run in runs)
     if models[0].classes != models[1].classes:
         raise UsageError(f"{names} cannot be compared: their models have different classes.")
@@ -201,7 +203,7 @@ def _predicted(model: Model, images: ImageSet, runtime: Runtime) -> list[int]:
 
 def _streamed(run: RunFiles, images: ImageSet, model: Model) -> list[int]:
     """What a stream has predicted for the images, by their paths."""
-    stored = {str(Path(row["path"]).absolute()): row["label"] for row in run.predictions if "label" in row}
+    stored = {str(as_place(row["path"]).absolute()): row["label"] for row in run.predictions if "label" in row}
     labels = [stored[str(path.absolute())] for path in images.paths]
     unknown = sorted(set(labels) - set(model.classes))
     if unknown:

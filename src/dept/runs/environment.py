@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 import re
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import timm
 import torch
 
 from dept._version import __version__
+from dept.core import collective
 from dept.data.loader import Runtime
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -26,11 +27,13 @@ class Environment(TypedDict):
     device: str
     processor: str
     threads: int
+    processes: NotRequired[int]
+    """of a run that several have done together"""
 
 
 def environment(runtime: Runtime) -> Environment:
     """What must be equal for a run to give the same bits again."""
-    return {
+    found: Environment = {
         "dept": __version__,
         "torch": torch.__version__,
         "timm": timm.__version__,
@@ -39,6 +42,7 @@ def environment(runtime: Runtime) -> Environment:
         "processor": processor(runtime.device),
         "threads": torch.get_num_threads(),
     }
+    return {**found, "processes": collective.size()} if collective.size() > 1 else found
 
 
 def processor(device: str) -> str:

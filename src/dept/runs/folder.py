@@ -10,16 +10,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from dept.core.collective import by_first, from_first, only_first, rank
 from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.io import check_folder, read_json, read_tensors, write_atomic, write_json, write_tensors
 from dept.methods.base import Method, part, prefixed
+from dept.runs.file_index import read_index, write_index
 from dept.runs.loops import Event
 from dept.runs.record import Result
 from dept.runs.seal import sealed, unsealed
@@ -34,14 +36,18 @@ def silent(event: dict[str, Any]) -> None:
 
 PLAN = "plan.json"
 """what a run of several candidates has decided so far; it is there until the run has ended"""
-TRACES = ("config.json", "events.jsonl", "result.json", "verdict.json", "resume.safetensors", PLAN)
+START = "start.safetensors"
+"""predictions before the first step, until the run has ended: a resumed one does not make them again"""
+TRACES = ("config.json", "events.jsonl", "result.json", "verdict.json", "resume.safetensors", START, PLAN)
 PAGE = "report.html"
 PREDICTIONS = "predictions.jsonl"
 """predictions of a stream, one line per image"""
+MOST_START = 2**28
+"""bytes of such predictions that are kept, a million for 67 classes"""
 MOST_SKIPPED = 10
 """steps in a row without finite gradients, after which a run gives up"""
-MAY_CHANGE = ("workers", "order", "watch", "poll", "group", "save_every")
-"""options that a resumed run need not repeat"""
+MAY_CHANGE = ("workers", "order", "watch", "poll", "group", "save_every", "bad_images")
+"""options that a resumed run need not repeat; what bad images change is in the protocol, the list of files"""
 
 
 class RunFolder:
@@ -64,17 +70,26 @@ class RunFolder:
     ) -> None:
         self.path, self.product = Path(path), Path(path) / product
         self.listener = listener
+        self.index = read_index(self.path)
         self.resume, self._overwrite, self._stream = resume, overwrite, stream
+        self._check_usable()
+
+    @by_first
+    def _check_usable(self) -> None:
         self._check_free()
         check_folder(self.path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with alone_in(self.path):
-            self._check_free()  # again: somebody may have been here since
+        """Keep other processes out of the folder, but for those of the same run."""
+        with ExitStack() as until_the_end:
+            from_first(lambda: self._lock(until_the_end))
             yield
+
+    def _lock(self, until_the_end: ExitStack) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        until_the_end.enter_context(alone_in(self.path))
+        self._check_free()  # again: somebody may have been here since
 
     def _check_free(self) -> None:
         """Refuse a folder that holds another run, or nothing to resume."""
@@ -115,6 +130,7 @@ class RunFolder:
         """Predictions of a stream."""
         return self.path / PREDICTIONS
 
+    @by_first
     def configure(self, config: dict[str, Any]) -> dict[str, Any]:
         """Write config.json; returns the config that the run began with.
 
@@ -129,12 +145,14 @@ class RunFolder:
         if self.resume and file.exists():
             stored = self._stored(file)
             self._refuse_changes(_deciding(stored), _deciding(plain))
+            write_index(self.path, self.index)
             return stored
         if not self.resume:
             keep(self.path, records=True)
             for name in (*TRACES, PAGE):
                 (self.path / name).unlink(missing_ok=True)
         write_json(file, sealed(plain))
+        write_index(self.path, self.index)
         return config
 
     @staticmethod
@@ -153,6 +171,7 @@ class RunFolder:
                 "command, or choose another `out`."
             )
 
+    @only_first
     def log(self, kind: str, **values: Any) -> None:
         """Append one event to events.jsonl and tell the listener."""
         event = {"event": kind, "time": round(time.time(), 3), **values}
@@ -166,6 +185,7 @@ class RunFolder:
         terms = {name: round(value, 6) for name, value in event.terms.items() if math.isfinite(value)}
         self.log("step", step=progress.step, total=progress.total, epoch=progress.epoch, lr=event.lr, terms=terms)
 
+    @only_first
     def save_state(self, method: Method, next_step: int, **extra: Tensor) -> None:
         """Write the resume file: the whole state of the method, and the step to continue with."""
         meta = {"kind": "resume", "method": method.name, "next_step": next_step}
@@ -173,7 +193,7 @@ class RunFolder:
 
     def load_state(self, method: Method) -> tuple[int, dict[str, Tensor]]:
         """Restore the method; returns the step to continue with and the extra tensors."""
-        tensors, meta = read_tensors(self.resume_file, "resume")
+        tensors, meta = from_first(lambda: read_tensors(self.resume_file, "resume"))
         try:
             method.load_state_dict(part(tensors, "method"))
         except (KeyError, RuntimeError, ValueError) as error:
@@ -181,6 +201,21 @@ class RunFolder:
         self.forget_from(meta["next_step"])
         return meta["next_step"], {n: t for n, t in tensors.items() if not n.startswith("method.")}
 
+    @only_first
+    def save_start(self, probabilities: Tensor, images: str) -> None:
+        """Keep the predictions (n, C) from before the first step, on a list of images that has a hash."""
+        if probabilities.nbytes <= MOST_START:
+            write_tensors(self.path / START, {"student": probabilities}, {"kind": "start", "list_sha256": images})
+
+    def load_start(self, images: str) -> Tensor | None:
+        """Inverse of `save_start`; None if there are none for this list."""
+        try:
+            tensors, meta = read_tensors(self.path / START, "start")
+        except DataError:
+            return None
+        return tensors.get("student") if meta.get("list_sha256") == images else None
+
+    @only_first
     def forget_from(self, step: int) -> None:
         """Drop the events of steps after the last save: they are made again."""
         file = self.path / "events.jsonl"
@@ -189,11 +224,13 @@ class RunFolder:
         if len(kept) < len(lines):
             write_atomic(file, "".join(kept).encode())
 
+    @by_first
     def finish(self, result: Result) -> None:
         """Write result.json. The resume state of a run that has ended is dropped; a stream may continue."""
         write_json(self.path / "result.json", sealed(result))
         if not self.predictions.exists():
             self.resume_file.unlink(missing_ok=True)
+            (self.path / START).unlink(missing_ok=True)
         self.log("end")
 
 
@@ -222,6 +259,7 @@ class PlanFolder(RunFolder):
         """The plan, from which an interrupted run continues; its candidates have their own state."""
         return self.path / PLAN
 
+    @by_first
     def begin(self, config: dict[str, Any]) -> None:
         """Write the plan, or check that an interrupted run is resumed with the settings it was started with."""
         plain = json.loads(json.dumps(config, default=str))
@@ -236,11 +274,13 @@ class PlanFolder(RunFolder):
                 old.unlink()
         write_json(self.resume_file, sealed(plain))
 
+    @only_first
     def forget_unused(self) -> None:
         """Remove the plan of a run that could not begin, so that the folder can be used."""
         if not any(self.path.glob("candidates/*/config.json")):
             self.resume_file.unlink(missing_ok=True)
 
+    @by_first
     def settled(self, steps: int) -> int:
         """The number of steps: as found now, unless an earlier part of the run has settled it."""
         plan = self._stored(self.resume_file)
@@ -248,6 +288,7 @@ class PlanFolder(RunFolder):
             write_json(self.resume_file, sealed({**plan, "steps": steps}))
         return int(plan.get("steps", steps))
 
+    @by_first
     def end(self, result: Result) -> None:
         """Write result.json; the plan has served."""
         write_json(self.path / "result.json", sealed(result))
@@ -300,7 +341,8 @@ def kept(events: Iterable[Event], method: Method, folder: RunFolder, save: Calla
             check_steps(method)
             folder.log_step(event)
             yield event
-            stopping = stopped()  # asked once: a Ctrl-C between two looks must not skip the save
+            # Asked once: a Ctrl-C between two looks must not skip the save. Of several processes the first one decides.
+            stopping = rank() == 0 and stopped()
             if checkpoints.due(event) or stopping:
                 save(event.progress.step + 1)
             if stopping and not event.last:

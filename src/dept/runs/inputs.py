@@ -6,13 +6,17 @@ A run folder may come from anyone. Images that only the folder names are used if
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 
 from dept.data.images import ImageSet, decodable, find_images, find_labelled, list_hash
+from dept.data.places import Place, as_place
 from dept.data.sources import find_sources
 from dept.errors import DataError, DeptError
 from dept.models.files import apply_adapter, load_adapter, load_model
+from dept.models.hub import WEIGHTS, is_reference, located
 from dept.models.model import Model
+from dept.runs.file_index import read_index
 from dept.runs.read import RunFiles
 from dept.runs.train import training_hash
 
@@ -21,7 +25,9 @@ class Missing(DataError):
     """Model or images were not found. The message says which, and which parameter helps."""
 
 
-def models_of(run: RunFiles, *, model: Path | None = None, device: str = "cpu") -> tuple[Model | None, Model]:
+def models_of(
+    run: RunFiles, *, model: str | PathLike[str] | None = None, device: str = "cpu"
+) -> tuple[Model | None, Model]:
     """The models before (None for source training) and after, in eval mode on the device.
 
     Args:
@@ -69,7 +75,9 @@ def images_of(
     if recorded is None:
         return found, True if run.kind == "train" and not named else None
     skipped = run.result.get("skipped") or run.result.get("skipped_scored")
-    ours = list_hash(decodable(found, channels=model.card.preprocess.channels) if skipped else found)
+    ours = list_hash(found)
+    if skipped and ours != recorded:  # a large set is recorded as it was found
+        ours = list_hash(decodable(found, channels=model.card.preprocess.channels, index=read_index(run.folder)))
     if not (named or recorded == ours or run.inputs.get("score_sha256") == ours):
         raise Missing(_foreign(found.root))
     return found, recorded == ours
@@ -83,7 +91,8 @@ def _held_out(run: RunFiles, model: Model) -> ImageSet:
     try:
         given = dict(zip(names, places, strict=True)) if names else places[0]
         sources = find_sources(given, model.classes)
-        sources = sources.decodable(model.card.preprocess.channels) if run.result.get("skipped") else sources
+        if run.result.get("skipped"):
+            sources = sources.decodable(model.card.preprocess.channels, read_index(run.folder))
         training, held_out = sources.split(run.protocol["config"]["held_out"], seed=run.protocol["seed"])
     except (DeptError, ValueError) as error:
         raise Missing(_foreign(places[0])) from error
@@ -99,7 +108,7 @@ def _streamed(run: RunFiles) -> ImageSet:
     place = _place(run.inputs.get("images"), "images")
     found = _found_at(find_images, place)
     there = {str(path.absolute()): path for path in found.paths}
-    seen = {str(Path(row["path"]).absolute()): "label" in row for row in run.predictions}
+    seen = {str(as_place(row["path"]).absolute()): "label" in row for row in run.predictions}
     if seen.keys() != there.keys():
         raise Missing(_foreign(place))
     return ImageSet(Path(), tuple(there[path] for path, good in seen.items() if good))
@@ -132,11 +141,19 @@ def _inside(images: ImageSet) -> bool:
     return all(path.resolve().is_relative_to(root) for path in images.paths)
 
 
-def _foreign(place: Path) -> str:
+def _foreign(place: Place) -> str:
     return (
         f"The images in {place} are not the list of files that the run recorded, so they are left out. "
         "To measure on them, pass them as `images`."
     )
+
+
+def _check_named_before(reference: str) -> None:
+    """Refuse a model on the hub that was never fetched here: a run folder must not make us connect to anyone."""
+    try:
+        located(reference, WEIGHTS, cached=True)
+    except DeptError as error:
+        raise Missing(f"{reference}, the model of the run, was never fetched here. Pass it as `model`.") from error
 
 
 def _place(recorded: str | None, what: str) -> Path:
@@ -147,6 +164,9 @@ def _place(recorded: str | None, what: str) -> Path:
     """
     if recorded is None:
         raise Missing(f"The run does not record where its {what} came from. Pass `{what}`.")
+    if is_reference(recorded):
+        _check_named_before(recorded)
+        return Path(recorded)
     try:
         there = Path(recorded).exists()
     except (OSError, ValueError):  # a name that no file can have

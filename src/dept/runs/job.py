@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar, cast
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from dept.core import collective
 from dept.core.blocks import can_be_prompted
-from dept.data.images import ImageSet, decodable, files_state
+from dept.data.images import ImageSet, decodable, files_state, list_hash, without
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
-from dept.errors import UsageError
+from dept.data.subsets import sample
+from dept.errors import DeptError, UsageError, some
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import label_free, mean_per_class, per_class_accuracy, score
 from dept.models.model import Model
+from dept.runs.bad_images import MOST_READ
+from dept.runs.distributed import keep_in_step
 from dept.runs.environment import environment
 from dept.runs.folder import RunFolder, kept
 from dept.runs.loops import Event, collect
@@ -47,6 +52,9 @@ class JobOptions(RunOptions):
 
     workers: int = 0
     """processes that decode images and make views"""
+    bad_images: Literal["auto", "leave-out", "replace"] = "auto"
+    """files that do not decode: leave-out decodes all images before the first step to find them, replace puts the next
+    image in their place when they come (auto: from 100,000 images on, of which 10,000 are then read out)"""
 
 
 Options = TypeVar("Options", bound=RunOptions)
@@ -104,11 +112,17 @@ class Job:
     """where inputs lay, for the report"""
     notes: list[str]
     """what the user should know"""
+    ended: bool = field(default=False, init=False)
+    """set by `on_step`: the run needs no more steps"""
+    _named: int = field(default=0, init=False)  # bad images that the user has heard of
 
     def run(self) -> Result:
         """Before → loop → after → finish, alone in the folder."""
         with self.folder.locked():
-            return self._run()
+            try:
+                return self._run()
+            except ConnectionError as error:
+                raise DeptError(f"{error} Use `resume` to continue from the last saved step.") from error
 
     def _run(self) -> Result:
         folder, state = self.folder, files_state(self.images)
@@ -117,9 +131,17 @@ class Job:
             folder.log("start", total=self.total, notes=self.notes, inputs=self.inputs)
         self.before()
         done = self.restore() if folder.resume else 0
+        if collective.size() > 1 and not folder.resume:
+            self.save(0)  # the more processes, the likelier one of them is lost within the first minute
         for event in kept(self.steps(done), self.method, folder, self.save):
             done = event.progress.step + 1
             self.on_step(event)
+            self._name_bad_images()
+            if event.epoch_end:
+                keep_in_step(self.method)
+            if self.ended:
+                break
+        self._name_bad_images()  # of the passes after the last step, or of a run without any
         record = {"images": len(self.images), "skipped": skipped_files(self.images), **self.method.counts()}
         if files_state(self.images) != earlier.get("files", state):
             self.notes.append("Some images have changed since the run began: it cannot be repeated exactly.")
@@ -131,6 +153,13 @@ class Job:
         self.write(result)
         folder.finish(result)
         return result
+
+    def _name_bad_images(self) -> None:
+        """Log the files that were found not to decode since the last step."""
+        new = [f"{place} ({why})" for place, why in islice((self.images.replaced or {}).items(), self._named, None)]
+        self._named += len(new)
+        if new:
+            self.folder.log("note", text=f"Replaced by the next image that decodes: {some(new)}.")
 
     def before(self) -> None:
         """What is measured before the first step."""
@@ -167,11 +196,13 @@ class Readings:
     views: Views
     runtime: Runtime
     classes: tuple[str, ...]
+    sample: ImageSet | None = None
+    """stands for a target that nobody has checked, and that is too large to be read out as a whole"""
 
     @property
     def images(self) -> ImageSet:
         """The images that are read out."""
-        return self.target if self.labelled is None else self.labelled
+        return self.labelled or self.sample or self.target
 
     @property
     def scored(self) -> bool:
@@ -205,6 +236,8 @@ class Readings:
         """What changed from probabilities (n, C) before to those after, with scores where there are labels."""
         classes = self.classes
         found: dict[str, Any] = {"label_free": label_free(before, after, classes)}
+        if self.sample is not None:
+            found["sampled"] = len(self.sample)
         if self.scored:
             labels = torch.tensor(self.images.labels)
             found["skipped_scored"] = skipped_files(self.images)
@@ -213,26 +246,57 @@ class Readings:
 
     @classmethod
     def first(
-        cls, target: ImageSet, labelled: ImageSet | None, plain: Method, views: Views, runtime: Runtime
+        cls,
+        target: ImageSet,
+        labelled: ImageSet | None,
+        plain: Method,
+        views: Views,
+        runtime: Runtime,
+        folder: RunFolder,
     ) -> tuple[Readings, dict[str, Tensor]]:
         """Read `plain` out, and find on the way which images decode: large folders are not decoded once more for it.
 
         Returns the readings over images that decode, and the probabilities (n, C) of every read-out.
         """
         assert isinstance(plain.model, Model)
-        first = FirstPass(target if labelled is None else labelled, views, runtime)
-        found = collect(first, plain)
-        if labelled is None:
-            target = first.readable
-        else:
-            labelled = first.readable
-            target = decodable(target, channels=views.preprocess.channels, known=labelled)
-        return cls(target, labelled, views, runtime, plain.model.classes), found
+        whole, channels = target.replaced is None, views.preprocess.channels
+        part = None if whole else sample(target, MOST_READ, seed=views.seed)
+        good, found = _read_first(labelled or part or target, plain, views, runtime, folder)
+        if labelled is not None:
+            labelled = good
+            target = decodable(target, channels=channels, index=folder.index) if whole else target
+            part = None
+        elif whole:
+            target = good
+        elif part is not None and target.replaced is not None:
+            target.replaced.update(good.skipped[len(part.skipped) :])
+            part = good
+        return cls(target, labelled, views, runtime, plain.model.classes, part), found
 
     @property
     def evaluated_on(self) -> str:
         """What a protocol calls these images."""
+        if self.sample is not None:
+            return f"a sample of {len(self.sample)} target images (transductive)"
         return "scored images" if self.scored else "target images (transductive)"
+
+
+def _read_first(
+    images: ImageSet, plain: Method, views: Views, runtime: Runtime, folder: RunFolder
+) -> tuple[ImageSet, dict[str, Tensor]]:
+    """The images that decode, and what every read-out says of them; a resumed run has both from its beginning."""
+    channels = views.preprocess.channels
+    seen = folder.index.look(images.places, channels)
+    if folder.resume and seen.known.all():
+        good = without(images, seen.problems)
+        stored = folder.load_start(list_hash(good))
+        if stored is not None:
+            folder.index.learn(images.places, seen.states, seen.problems, channels)
+            return good, {"student": stored}
+    first = FirstPass(images, views, runtime)
+    found = collect(first, plain)
+    folder.index.learn(images.places, seen.states, first.problems, channels)
+    return first.readable, found
 
 
 @dataclass
@@ -247,6 +311,7 @@ class ScoredJob(Job):
     def before(self) -> None:
         if not self.folder.resume:
             self.readings.log(self.folder, 0, self.at_start)
+            self.folder.save_start(self.at_start["student"], list_hash(self.readings.images))
 
     def on_step(self, event: Event) -> None:
         if self.readings.scored and event.ends_epochs(self.eval_every):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from dept.data.images import ImageSet, list_hash
+from dept.data.places import Place, Url, as_place
 from dept.data.views import Augment
 from dept.io import tensors_hash
 from dept.methods.base import BaseConfig, Method
 from dept.metrics import LabelFree, Scores
+from dept.models.hub import is_reference
 from dept.models.model import Model
 from dept.runs.environment import Environment
 
@@ -72,6 +75,8 @@ class Result(TypedDict):
     skipped_scored: NotRequired[list[list[str]]]
     notes: NotRequired[list[str]]
     label_free: NotRequired[LabelFree]
+    sampled: NotRequired[int]
+    """images that were read out before and after, where they are a sample of those adapted to"""
     before: NotRequired[Scores]
     after: NotRequired[Scores]
     readouts: NotRequired[dict[str, float]]
@@ -90,8 +95,12 @@ class Result(TypedDict):
     epochs: NotRequired[int]
     source_images: NotRequired[int]
     steps: NotRequired[int]
+    kept_steps: NotRequired[int]
+    """after which the state that was kept was reached"""
     skipped_steps: NotRequired[int]
     """steps without effect, because their gradients were not finite"""
+    guard: NotRequired[dict[str, Any]]
+    """streams: how often the guard paused, and how often it went back (see `runs.guarded`)"""
     gain: NotRequired[float]
     gain_ci95: NotRequired[tuple[float, float]]
     predictions: NotRequired[Predictions]
@@ -137,7 +146,12 @@ def protocol(
 
 def places(**given: object) -> dict[str, str]:
     """Where inputs lie that were given as paths: `dept report` looks there. Not a setting: files may move."""
-    return {name: str(Path(value).absolute()) for name, value in given.items() if isinstance(value, (str, Path))}
+    named = {name: value for name, value in given.items() if isinstance(value, (str, PathLike, Url))}
+    return {name: str(value if is_reference(value) else _place(value).absolute()) for name, value in named.items()}
+
+
+def _place(value: str | PathLike[str] | Url) -> Place:
+    return as_place(value if isinstance(value, str | Url) else Path(value))
 
 
 def scored_list(images: ImageSet | None) -> dict[str, str]:
@@ -145,12 +159,13 @@ def scored_list(images: ImageSet | None) -> dict[str, str]:
     return {} if images is None else {"score_sha256": list_hash(images)}
 
 
-def shown(path: str | Path) -> str:
+def shown(path: str | Place) -> str:
     """A path as people want to read it: from here if it is below, else whole."""
-    here = Path.cwd()
-    return Path(path).relative_to(here).as_posix() if Path(path).is_relative_to(here) else str(path)
+    place, here = as_place(path), Path.cwd()
+    return place.relative_to(here).as_posix() if place.is_relative_to(here) else str(path)
 
 
 def skipped_files(*sets: ImageSet) -> list[list[str]]:
     """Files that cannot be read, each with the reason, as results record them."""
-    return [[str(path), reason] for images in sets for path, reason in images.skipped]
+    bad = (entry for images in sets for entry in (*images.skipped, *(images.replaced or {}).items()))
+    return [[str(path), reason] for path, reason in bad]

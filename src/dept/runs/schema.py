@@ -127,11 +127,15 @@ _EXPECTED = Fields(
 )
 _CANDIDATE = Fields({"name": str, "distance": SHARE, "changed": SHARE}, required=("name", "distance", "changed"))
 _AUTO = Fields({"kept": str, "why": str, "candidates": Items(_CANDIDATE)}, required=("kept", "why", "candidates"))
+_GUARD = Fields(
+    dict.fromkeys(("updates", "not_learned_from", "alarms"), COUNT) | {"learning_rate": Number(0, 1), "state": str},
+    required=("updates", "not_learned_from", "alarms", "learning_rate", "state"),
+)
 RESULT = Fields(
-    dict.fromkeys(("images", "tunable_model", "tunable_total", "adapter_bytes", "held_out", "epochs"), COUNT)
+    dict.fromkeys(("images", "tunable_model", "tunable_total", "adapter_bytes", "held_out", "epochs", "sampled"), COUNT)
     | {"method": str, "notes": Items(str), "skipped": Items(list), "environment": Fields(), "protocol": PROTOCOL}
     | {"label_free": _LABEL_FREE, "before": _SCORES, "after": _SCORES, "accuracy": SHARE}
-    | {"expected": _EXPECTED, "auto": _AUTO}
+    | {"expected": _EXPECTED, "auto": _AUTO, "guard": _GUARD}
     | {"best_epoch": Number(-1, 1e15, whole=True)}
 )
 

@@ -7,7 +7,7 @@ order of arrival. So a stream over a folder gives the benchmark's predictions bi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +21,23 @@ from torch import Tensor
 from dept import methods
 from dept.data.decoding import decode, upright
 from dept.data.loader import Batch, Key, Runtime, Views, batches, normalised, resolve_device, stacked, views_of
+from dept.data.places import Place, Url, as_place
 from dept.data.streams import Scenario
+from dept.health.guard import Notice
 from dept.methods.base import BaseConfig, Method, OnlineConfig, Progress, part, prefixed
 from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats
+from dept.runs.guarded import Guarded
 from dept.runs.job import RunOptions, make_config, promptable
 from dept.runs.loops import Event
 
-Picture = Image.Image | np.ndarray[Any, Any] | str | Path
+Picture = Image.Image | np.ndarray[Any, Any] | str | Place
+OnNotice = Callable[[Notice], None]
+
+
+def unheard(notice: Notice) -> None:
+    """Default listener of a guard."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,29 @@ class Stream:
 
     A group as large as the method's batch, or larger, is learned from at once. Smaller ones are predicted immediately
     and wait; when a batch is full, one update is made from it. So a prediction never waits for other images.
+
+    Args:
+        guard: whether to watch what is learned, and to go back where it does harm (docs/guard.md). It needs updates of
+            several images, so small batches wait for each other.
+        on_alarm: told when the guard acts.
     """
 
-    def __init__(self, method: Method, views: Views, runtime: Runtime, notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        method: Method,
+        views: Views,
+        runtime: Runtime,
+        notes: Sequence[str] = (),
+        *,
+        guard: bool = False,
+        on_alarm: OnNotice = unheard,
+    ) -> None:
         self.method, self.views, self.runtime, self.notes = method, views, runtime, list(notes)
+        # A method that tunes nothing can do no harm.
+        self.guard = Guarded(method) if guard and method.groups else None
+        self.on_alarm = on_alarm
+        self.learner = self.guard or method
+        self.batch = self.guard.window if self.guard else method.config.batch
         self.position = self.steps = 0
         self._waiting: list[tuple[Tensor, ...]] = []
         self._places: list[int] = []
@@ -77,8 +104,8 @@ class Stream:
             index: the image's position in its set; its place in the stream by default.
         """
         pre = self.views.preprocess
-        if isinstance(picture, (str, Path)):
-            image = decode(Path(picture), pre.channels)
+        if isinstance(picture, (str, Path, Url)):
+            image = decode(as_place(picture), pre.channels)
         else:
             image = upright(picture if isinstance(picture, Image.Image) else Image.fromarray(picture), pre.channels)
         place = self.position if index is None else index
@@ -95,40 +122,46 @@ class Stream:
 
     def take(self, views: tuple[Tensor, ...], places: list[int], *, last: bool = False) -> Reply:
         """As `feed`, for views that are made already, one tensor per letter. `last`: nothing comes after this group."""
-        if not self._waiting and (last or len(places) >= self.method.config.batch):
+        if not self._waiting and (last or len(places) >= self.batch):
             self._tick()
-            logits, terms = self.method.observe(views[0], Batch(views[1:] or views, torch.tensor(places)))
+            logits, terms = self.learner.observe(views[0], Batch(views[1:] or views, torch.tensor(places)))
             return Reply(logits.detach(), self._event(terms))
-        logits = self.method.predict(views[0])
+        logits = self.learner.predict(views[0])
         self._waiting += list(zip(*(views[1:] or views), strict=True))
         self._places += places
-        return Reply(logits, self._learn() if last or len(self._waiting) >= self.method.config.batch else None)
+        return Reply(logits, self._learn() if last or len(self._waiting) >= self.batch else None)
 
     def finish(self) -> Event | None:
         """Learn from what is still waiting: a stream may end in the middle of a batch."""
         return self._learn() if self._waiting else None
 
-    def _learn(self) -> Event:
+    def _learn(self) -> Event | None:
         self._tick()
         views = tuple(torch.stack(view) for view in zip(*self._waiting, strict=True))
-        batch = Batch(views, torch.tensor(self._places))
-        config, terms = self.method.config, {}
-        assert isinstance(config, OnlineConfig)
-        for _ in range(config.steps_per_batch):
-            terms = self.method.step(batch)
+        terms = self.learner.learn(Batch(views, torch.tensor(self._places)))
         self._waiting, self._places = [], []
         return self._event(terms)
 
     def _tick(self) -> None:
-        self.method.at(Progress(self.steps, 0, 0))
+        self.learner.at(Progress(self.steps, 0, 0))
         self.steps += 1
 
-    def _event(self, terms: dict[str, float]) -> Event:
-        return Event(self.method.progress, terms, self.method.lr, epoch_end=False)
+    def _event(self, terms: dict[str, float] | None) -> Event | None:
+        """The update that was made, if any; what the guard did on the way is told first."""
+        for notice in self.guard.drain() if self.guard else ():
+            self.on_alarm(notice)
+        return None if terms is None else Event(self.method.progress, terms, self.method.lr, epoch_end=False)
+
+    @property
+    def changes(self) -> int:
+        """Times that the adapter has changed."""
+        return self.guard.changes if self.guard else self.steps
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue bit-exactly, the images that wait for an update included."""
         state = prefixed("method", self.method.state_dict())
+        if self.guard:
+            state |= prefixed("guard", self.guard.state_dict())
         state["counters"] = torch.tensor([self.position, self.steps])
         state["places"] = torch.tensor(self._places, dtype=torch.long)
         for number, view in enumerate(zip(*self._waiting, strict=True)):
@@ -138,10 +171,18 @@ class Stream:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         self.method.load_state_dict(part(state, "method"))
+        guarded = part(state, "guard")
+        if self.guard and guarded:  # a stream of an earlier version has none
+            self.guard.load_state_dict(guarded)
         self.position, self.steps = (int(value) for value in state["counters"])
         self._places = state["places"].tolist()
         waiting = [view.to(self.runtime.device) for _, view in sorted(part(state, "waiting").items())]
         self._waiting = list(zip(*waiting, strict=True)) if waiting else []
+
+    def rewind(self, state: dict[str, Tensor]) -> None:
+        """Continue with an earlier snapshot of the method. Counters go on: what was predicted stays predicted."""
+        self.method.restore(part(state, "method"))
+        self.position, self.steps = (int(value) for value in state["counters"])
 
 
 def constant(config: BaseConfig) -> OnlineConfig:
@@ -162,11 +203,13 @@ def open_stream(
     stages: int = 4,
     prompts: int = 50,
     stats: str | Path | None = None,
+    guard: bool = False,
+    on_alarm: OnNotice = unheard,
     **settings: Any,
 ) -> Stream:
     """A stream over a model (file); the method's preset `online` is used where it has one.
 
-    Learning rates are constant.
+    Learning rates are constant. `guard` and `on_alarm`: see `Stream`.
     """
     RunOptions(seed)  # checks it
     kind = methods.get(method, "online")
@@ -178,19 +221,28 @@ def open_stream(
     source, notes = promptable(source, kind, stages=stages, prompts=prompts, seed=seed)
     views = Views(source.card.preprocess, source.card.augment, seed)
     tensors = load_stats(stats, source) if stats else None
-    return Stream(kind(source, made, seed=seed, stats=tensors), views, runtime, notes)
+    learner = kind(source, made, seed=seed, stats=tensors)
+    return Stream(learner, views, runtime, notes, guard=guard, on_alarm=on_alarm)
 
 
 def stream(
-    model: str | Path | Model, batches: Iterable[Sequence[Picture]], *, method: str = "dept", **settings: Any
+    model: str | Path | Model,
+    batches: Iterable[Sequence[Picture]],
+    *,
+    method: str = "dept",
+    guard: bool = True,
+    on_alarm: OnNotice = unheard,
+    **settings: Any,
 ) -> Iterator[tuple[Tensor, Event | None]]:
     """Yield (logits (B, C), event) for every group of images, adapting on the way.
 
     Args:
         batches: groups of paths, PIL images or uint8 arrays, of any size down to one.
+        guard: pause where images do not teach, go back where learning did harm (docs/guard.md).
+        on_alarm: told when the guard acts, with the reason.
         settings: as in `open_stream` (seed, device, preset, or fields of the method's Config).
     """
-    opened = open_stream(model, method=method, **settings)
+    opened = open_stream(model, method=method, guard=guard, on_alarm=on_alarm, **settings)
     for group in batches:
         reply = opened.feed(group)
         yield reply.logits, reply.event

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from dept.data.arrivals import watched_paths, written_paths
 from dept.data.decoding import reason
 from dept.data.images import ImageSet, find_images
+from dept.data.places import Place, as_place
 from dept.data.streams import arranged
 from dept.errors import DataError, UsageError
+from dept.health.guard import Notice
 from dept.io import read_tensors, write_atomic, write_tensors
 from dept.methods.base import BaseConfig, OnlineConfig
 from dept.metrics import finite
@@ -30,7 +32,7 @@ from dept.runs.job import RunOptions, with_settings
 from dept.runs.loops import Event
 from dept.runs.record import Result, places, protocol, skipped_files
 from dept.runs.stream import Prepared, Stream, open_stream
-from dept.runs.versions import keep
+from dept.runs.versions import SNAPSHOT, keep
 from dept.runs.words import streamed
 
 
@@ -55,6 +57,8 @@ class StreamOptions(RunOptions):
     """P of fresh prompts, for a model that has none"""
     stats: str = ""
     """source statistics file from `dept stats` (CFA needs it, EATA can use it)"""
+    guard: bool = True
+    """pause where images do not teach, go back where learning did harm (docs/guard.md)"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ def stream_into(
     """Predict every image once, in order, and adapt on the way. Predictions are written as they are made.
 
     Args:
-        images: a folder, a list file, or a pipe that paths are read from, one per line.
+        images: a folder, .tar archives, a list file, an address (s3://…), or a pipe that paths are read from, one per
+            line.
         config, preset, settings: as in `adapt`; the preset `online` is the default where the method has it.
         resume: continue an earlier stream into the same folder.
     """
@@ -105,6 +110,7 @@ def stream_into(
         stages=options.stages,
         prompts=options.prompts,
         stats=options.stats or None,
+        guard=options.guard,
         **settings,
     )
     session = _Session(opened, sha, options, folder, images, listed)
@@ -123,7 +129,7 @@ def _listed(images: str | Path | IO[bytes] | IO[str], options: StreamOptions) ->
     return None
 
 
-Arrived = tuple[Path, Prepared | None]
+Arrived = tuple[Place, Prepared | None]
 """a new file and its views; None if it does not decode"""
 
 
@@ -140,15 +146,17 @@ class _Session:
         listed: ImageSet | None,
     ) -> None:
         self.stream, self.sha, self.options, self.folder = stream, sha, options, folder
+        stream.on_alarm = self._guarded
         self.images, self.listed = images, listed
         self.model = cast(Model, stream.method.model)
-        self.positions = {str(path): index for index, path in enumerate(listed.paths)} if listed else {}
+        self.positions = {text: index for index, text in enumerate(listed.places.texts())} if listed else {}
         alone = isinstance(images, (str, Path))
-        self.group = options.group or (stream.method.config.batch if alone else 1)
+        self.group = options.group or (stream.batch if alone else 1)
         self.seen: set[str] = set()
         self.earlier: set[str] = set()
         self.skipped: dict[str, str] = {}
-        self.predicted = self.lines = self.saved_steps = 0
+        self.predicted = self.lines = self.saved_changes = 0
+        self.due = 1  # the first update is saved at once
 
     def run(self, inputs: dict[str, str]) -> bool:
         """Until the images end, or somebody stops it; returns whether that was so."""
@@ -165,15 +173,14 @@ class _Session:
             self._restore()
         else:
             # Updates of a list that is known from the start; 0 for a stream without an end.
-            total = -(-len(self.listed) // stream.method.config.batch) if self.listed else 0
+            total = -(-len(self.listed) // stream.batch) if self.listed else 0
             folder.log("start", total=total, notes=stream.notes, inputs=inputs)
         with folder.predictions.open("ab", buffering=0) as output, stop_signal() as stopped:
-            due = 1  # the first update is saved at once
             for group, last in self._groups(stopped):
                 self._predict(group, last, output)
-                if stream.steps >= due:
+                if stream.steps >= self.due:
                     self._save()
-                    due = stream.steps + self.options.save_every
+                    self.due = stream.steps + self.options.save_every
                 if stopped() and self.listed:
                     break
             if self.options.watch or not stopped():  # a watched folder has no other end
@@ -201,12 +208,12 @@ class _Session:
         if group:  # read from a pipe, which does not repeat itself
             yield group, False
 
-    def _arriving(self, stopped: Callable[[], bool]) -> Iterator[tuple[Path | None, bool]]:
+    def _arriving(self, stopped: Callable[[], bool]) -> Iterator[tuple[Place | None, bool]]:
         """New paths as they come, and whether each is the last; None when nothing more is there right now."""
         if self.listed is not None:
             order = arranged(self.listed, self.options.order, seed=self.options.seed)
-            new = [path for index in order if self._new(path := self.listed.paths[index])]
-            yield from ((path, number == len(new)) for number, path in enumerate(new, 1))
+            new = (path for index in order if self._new(path := self.listed.paths[index]))
+            yield from ((path, after is None) for path, after in pairwise(chain(new, (None,))))
         elif isinstance(self.images, (str, Path)):
             for found in watched_paths(Path(self.images), stopped, poll=self.options.poll, known=self.seen):
                 # A file that did not decode and has changed since was still being written.
@@ -215,7 +222,7 @@ class _Session:
         else:
             yield from ((path, False) for path in written_paths(self.images, stopped) if self._new(path))
 
-    def _new(self, path: Path) -> bool:
+    def _new(self, path: Place) -> bool:
         if str(path) in self.seen:
             if str(path) not in self.earlier:
                 self.folder.log("note", text=f"{path} was given twice. It is predicted once.")
@@ -223,7 +230,7 @@ class _Session:
         self.seen.add(str(path))
         return True
 
-    def _prepared(self, path: Path) -> Prepared | None:
+    def _prepared(self, path: Place) -> Prepared | None:
         """The views of an image, or None and the reason in `skipped`."""
         try:
             made = self.stream.prepare(path, self.positions.get(str(path)))
@@ -238,6 +245,7 @@ class _Session:
     def _predict(self, group: list[Arrived], last: bool, output: IO[bytes]) -> None:
         """One line per image, in order; files that do not decode get a line with the reason."""
         update, good = self.stream.steps, [made for _, made in group if made is not None]
+        begin = self.lines
         rows: list[dict[str, Any]] = []
         reply = self.stream.feed(good, last=last) if good else None
         best = finite(reply.probabilities).max(dim=-1) if reply else None
@@ -248,12 +256,18 @@ class _Session:
             else:
                 confidence, label = next(answers)
                 found = {"label": self.model.classes[label], "confidence": round(confidence, 6)}
-                rows.append({"path": str(path), **found, "update": update})
+                rows.append({"path": str(path), **found, "update": update, "group": begin})
         # One call: a group is in the file as a whole or not at all.
         output.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         self.seen |= {str(path) for path, _ in group}
         self.predicted, self.lines = self.predicted + len(good), self.lines + len(group)
         self._log(reply.event if reply else None)
+
+    def _guarded(self, notice: Notice) -> None:
+        """What the guard did. After an alarm nobody is to find the harmful adapter: it is replaced at once."""
+        self.folder.log("guard", step=notice.step, action=notice.action, reason=notice.reason, text=str(notice))
+        if notice.alarm:
+            self.due = self.stream.steps
 
     def _log(self, event: Event | None) -> None:
         if event is not None:
@@ -274,10 +288,11 @@ class _Session:
             seed=self.options.seed,
             images=self.predicted,
         )
-        if self.stream.steps > self.saved_steps:  # the end of a stream saves once more, often without an update since
-            keep(self.folder.path)
-            self.saved_steps = self.stream.steps
+        if self.stream.changes > self.saved_changes:  # what has not changed since needs no version of its own
+            keep(self.folder.path, snapshot=True)
+            self.saved_changes = self.stream.changes
         save_adapter(adapter, self.folder.product)
+        write_tensors(self.folder.path / SNAPSHOT, method.snapshot(), {"kind": "snapshot", "method": method.name})
         meta = {"kind": "stream", "lines": self.lines}
         write_tensors(self.folder.resume_file, self.stream.state_dict(), meta)
 
@@ -292,16 +307,19 @@ class _Session:
         saved = 0
         if self.folder.resume_file.exists():
             tensors, meta = read_tensors(self.folder.resume_file, "stream")
-            self.stream.load_state_dict(tensors)
-            saved, self.saved_steps = meta["lines"], self.stream.steps
+            if meta.get("rewound"):  # by `undo`
+                self.stream.rewind(tensors)
+            else:
+                self.stream.load_state_dict(tensors)
+            saved, self.saved_changes = meta["lines"], self.stream.changes
         self.folder.forget_from(self.stream.steps)
         self.skipped = {row["path"]: row["error"] for row in rows if "error" in row}
         self.predicted, self.lines = sum("label" in row for row in rows), len(rows)
         self.seen = {row["path"] for row in rows}
         self.earlier = set(self.seen)
         later = [row for row in rows[saved:] if "label" in row]
-        for _, group in groupby(later, key=lambda row: row.get("update")):
-            again = [made for row in group if (made := self._prepared(Path(row["path"]))) is not None]
+        for _, group in groupby(later, key=lambda row: (row.get("update"), row.get("group"))):
+            again = [made for row in group if (made := self._prepared(as_place(row["path"]))) is not None]
             if again:
                 self._log(self.stream.feed(again).event)
         gone = [row["path"] for row in later if row["path"] in self.skipped]
@@ -336,6 +354,7 @@ class _Session:
             "skipped": [*(skipped_files(self.listed) if self.listed else ()), *map(list, self.skipped.items())],
             "notes": self.stream.notes,
             **self.stream.method.counts(),
+            **({"guard": self.stream.guard.record()} if self.stream.guard else {}),
             "adapter_bytes": self.folder.product.stat().st_size,
             "protocol": self._protocol(),
             "environment": environment(self.stream.runtime),

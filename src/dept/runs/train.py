@@ -12,8 +12,10 @@ from typing import Any, cast
 import torch
 
 from dept.core.adapter import Adapter
+from dept.core.collective import only_first
 from dept.data.images import ImageSet, label_shares, list_hash
 from dept.data.loader import Key, Runtime, Views, resolve_device
+from dept.data.places import as_place
 from dept.data.sources import AnySource, Sources, domain_keys, find_sources
 from dept.data.views import Augment
 from dept.errors import DataError, UsageError
@@ -23,9 +25,12 @@ from dept.methods.source_training import SourceTraining
 from dept.models.domains import read_as, settle
 from dept.models.files import save_model
 from dept.models.model import Model, fingerprint, with_history
+from dept.runs import bad_images
+from dept.runs.distributed import check_inputs, check_share
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import Job, JobOptions, make_config, with_settings
 from dept.runs.loops import Event, class_probabilities, offline, planned_steps, steps_per_epoch
+from dept.runs.profile import measure_profile
 from dept.runs.record import Protocol, Result, protocol
 from dept.runs.words import trained
 
@@ -83,10 +88,16 @@ def train(
     kind = MultiSourceTraining if len(sources) > 1 else SourceTraining
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, SourceTraining.Config)
-    sources = sources.decodable(model.card.preprocess.channels)
-    notes: list[str] = []
+    folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
+    check_inputs(source=sources.union)
+    if bad_images.replaces(options.bad_images, len(sources.union)):
+        sources = sources.unchecked()
+    else:
+        sources = sources.decodable(model.card.preprocess.channels, folder.index)
+    notes = bad_images.note(*sources.parts)
     if options.fit_length and not preset:
-        made, notes = sized(made, len(sources.union))
+        made, more = sized(made, len(sources.union))
+        notes += more
     made = _fitted(made, model, sources)
     if len(model.classes) < 2:
         raise DataError(
@@ -94,8 +105,8 @@ def train(
             "SOURCE/<class>/<image>. Is the folder one level too high?"
         )
     runtime = Runtime(resolve_device(options.device), options.workers)
+    check_share(made.batch, runtime.device)
     training, held_out = sources.split(made.held_out, seed=options.seed)
-    folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
     views = Views(
         model.card.preprocess,
         replace(augmentation or model.card.augment, crop_scale=made.crop_scale),
@@ -103,6 +114,7 @@ def train(
     )
     model.domains = None  # of an earlier training
     initial = fingerprint(model.to(runtime.device))
+    check_inputs(model=initial)
     if isinstance(made, MultiSourceTraining.Config):
         method: SourceTraining = MultiSourceTraining(
             model, made, names=training.names, owners=training.owners, seed=options.seed
@@ -111,7 +123,7 @@ def train(
         method = SourceTraining(model, made, seed=options.seed)
     images = training.union
     record = _protocol(model, method, training, held_out, views, initial)
-    sources_at = [str(place.absolute()) for place in training.places]
+    sources_at = [str(as_place(place).absolute()) for place in training.places]
     job = TrainJob(
         method,
         images,
@@ -265,8 +277,9 @@ class TrainJob(Job):
     def write(self, result: Result) -> None:
         summary = {"preset_config": asdict(self.learner.config), "seed": self.options.seed}
         with_history(self.model, training=summary | {"held_out_accuracy": self.best_accuracy, **self.domains})
-        self.model.card = replace(self.model.card, prior=label_shares(self.images))
-        save_model(self.model.eval(), self.folder.product)
+        profile = measure_profile(self.model, self.held_out.union, self.runtime)
+        self.model.card = replace(self.model.card, prior=label_shares(self.images), profile=profile)
+        only_first(save_model)(self.model.eval(), self.folder.product)
 
     def restore(self) -> int:
         start, extra = self.folder.load_state(self.method)

@@ -10,13 +10,17 @@ from typing import Any
 from torch import Tensor
 
 from dept import methods
-from dept.data.images import ImageSet, decodable, find_images, labelled_as, list_hash
+from dept.core.collective import only_first
+from dept.data.images import ImageSet, find_images, labelled_as, list_hash
+from dept.data.index import FileIndex
 from dept.data.loader import Runtime, Views, resolve_device
 from dept.data.views import Augment
 from dept.errors import DataError
 from dept.methods.uda.base import UDAConfig, UDAMethod
 from dept.models.files import read_model, save_model
 from dept.models.model import Model, fingerprint, with_history
+from dept.runs import bad_images
+from dept.runs.distributed import check_inputs, check_share
 from dept.runs.folder import Listener, RunFolder, silent
 from dept.runs.job import JobOptions, Readings, ScoredJob, make_config, with_settings
 from dept.runs.loops import Domain, Event, paired, planned_pairs
@@ -83,15 +87,21 @@ def adapt_with_source(
     made = make_config(kind, config, preset, settings)
     assert isinstance(made, UDAConfig)
     loaded, initial = (model, fingerprint(model)) if isinstance(model, Model) else read_model(model)
-    labelled = _labelled(source, loaded)
-    unlabelled = (target if isinstance(target, ImageSet) else find_images(target)).unlabelled()
-    scored = None if score_on is None else labelled_as(score_on, loaded.classes, "scored")
-    runtime, augment = Runtime(resolve_device(options.device), options.workers), augmentation or loaded.card.augment
+    runtime = Runtime(resolve_device(options.device), options.workers)
+    check_share(made.batch, runtime.device)
+    check_inputs(model=initial)
     folder = RunFolder(out, "model.safetensors", resume=resume, overwrite=overwrite, listener=listener)
+    labelled = _labelled(source, loaded, options, folder.index)
+    unlabelled = (target if isinstance(target, ImageSet) else find_images(target)).unlabelled()
+    if bad_images.replaces(options.bad_images, len(unlabelled)):
+        unlabelled = bad_images.unchecked(unlabelled)
+    scored = None if score_on is None else labelled_as(score_on, loaded.classes, "scored")
+    check_inputs(target=unlabelled, score=scored)
+    augment = augmentation or loaded.card.augment
     # Two streams of random numbers, so that order and views of the domains do not depend on each other.
     views = [Views(loaded.card.preprocess, augment, 2 * options.seed + side) for side in (0, 1)]
     learner = kind(loaded.to(runtime.device), made, seed=options.seed)
-    readings, at_start = Readings.first(unlabelled, scored, learner, views[1], runtime)
+    readings, at_start = Readings.first(unlabelled, scored, learner, views[1], runtime, folder)
     unlabelled, scored = readings.target, readings.labelled
     for name, images in (("source", labelled), ("target", unlabelled)):
         _check_size(name, images, made.batch)
@@ -118,7 +128,7 @@ def adapt_with_source(
         runtime,
         planned_pairs(made),
         places(model=model, source=source, images=target, score=score_on) | scored_list(scored),
-        [],
+        bad_images.note(labelled, unlabelled),
         readings,
         options.eval_every,
         at_start,
@@ -129,9 +139,11 @@ def adapt_with_source(
     return UDARun(folder.path, folder.product, result, loaded, before, after, scored)
 
 
-def _labelled(images: str | Path | ImageSet, model: Model) -> ImageSet:
+def _labelled(images: str | Path | ImageSet, model: Model, options: UDAOptions, index: FileIndex) -> ImageSet:
     """Source images that decode, in the model's order of classes; a DataError if the class sets differ."""
-    usable = decodable(labelled_as(images, model.classes, "source"), channels=model.card.preprocess.channels)
+    found, channels = labelled_as(images, model.classes, "source"), model.card.preprocess.channels
+    check_inputs(source=found)
+    usable = bad_images.usable(found, options.bad_images, channels=channels, index=index)
     absent = [name for number, name in enumerate(model.classes) if number not in set(usable.labels or ())]
     if absent:
         raise DataError(
@@ -172,4 +184,4 @@ class UDAJob(ScoredJob):
         sizes = {"images": result["images"], "source_images": result["source_images"]}
         config = {"config": asdict(self.method.config), "seed": self.options.seed}
         with_history(model, uda={"method": self.method.name, **config, **sizes})
-        save_model(model.eval(), self.folder.product)
+        only_first(save_model)(model.eval(), self.folder.product)

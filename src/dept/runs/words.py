@@ -22,7 +22,10 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     """A finished adaptation in a few lines, ending with the next commands."""
     free, adapter = result["label_free"], str(file)
     lines = [expected_line(result["expected"])] if "expected" in result else []
+    lines += accuracy_line(result.get("expected", {}))
     lines.append(f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}.")
+    if "kept_steps" in result:
+        lines.append(f"The state after {result['kept_steps']} of {result['steps']} steps was kept.")
     lines += choice_lines(result["auto"]) if "auto" in result else []
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
@@ -37,6 +40,10 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     return "\n".join(lines)
 
 
+NO_CARD = (
+    "The model file does not say how frequent its classes were in the source, so equal shares are assumed. "
+    "`dept stats MODEL SOURCE` with `card` adds that to the file, and how far its confidence can be trusted."
+)
 ASSUMED = {
     "source": "if class shares are as in the source",
     "uniform": "if all classes are equally frequent",
@@ -57,6 +64,24 @@ def expected_line(found: Mapping[str, Any]) -> str:
     if found["verdict"] == "harmful":
         return f"Harmful, as far as can be told without labels: {span}. Keep the model as it was."
     return f"Uncertain: {span}. `dept check` tells more with 30 labels."
+
+
+def accuracy_line(found: Mapping[str, Any]) -> list[str]:
+    """A wide interval for the accuracy before the run, if the source model's profile allows one."""
+    if not found.get("accuracy"):
+        return []
+    low, high = (100 * end for end in found["accuracy"])
+    return [f"The source model is right on {low:.0f} to {high:.0f} % of these images: a rough estimate without labels."]
+
+
+def unknown_source(file: Path) -> list[str]:
+    """What is missing in a converted model, and the command that measures it."""
+    return [
+        f"       {shlex.join(['dept', 'stats', str(file), 'SOURCE', flag('card')])}",
+        "Not known without labelled source images: class shares (`dept adapt` then takes all classes for equally "
+        "frequent), how far the confidence can be trusted, and feature statistics (cfa needs them, eata can use them). "
+        "`dept stats` measures all three.",
+    ]
 
 
 def choice_lines(record: Mapping[str, Any]) -> list[str]:
@@ -101,8 +126,14 @@ def adapt_command(file: Path) -> str:
 
 def streamed(result: Result, folder: Path) -> str:
     """A stream that has ended, in a few lines."""
-    counts = f"{result['images']} images, {result['steps']} updates"
+    guard = result.get("guard")
+    counts = f"{result['images']} images, {guard['updates'] if guard else result['steps']} updates"
     lines = [f"{counts}. Predictions: {folder / 'predictions.jsonl'}, adapter: {folder / 'adapter.safetensors'}."]
+    if guard and (guard["not_learned_from"] or guard["alarms"]):
+        lines.append(
+            f"Guard: {guard['not_learned_from']} batches were not learned from, {guard['alarms']} alarms. The reasons "
+            f"are in {folder / 'events.jsonl'}."
+        )
     return "\n".join([*lines, *_skips(result)])
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from zlib import crc32
 
@@ -18,6 +18,7 @@ from PIL import Image
 from dept.data.corruptions import SMALLEST_SIDE, corrupt
 from dept.data.decoding import decode, open_image
 from dept.data.images import ImageSet
+from dept.data.places import Place, Skipped
 from dept.data.views import Preprocess, test_view
 from dept.errors import DataError, UsageError
 
@@ -27,7 +28,7 @@ Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 
 @dataclass(frozen=True)
 class _Job:
-    source: Path
+    source: Place
     target: Path
     name: str
     kind: str
@@ -72,7 +73,7 @@ def write_tree(
 def large_enough(images: ImageSet) -> ImageSet:
     """The images that corruptions are defined on; smaller ones move to `skipped`. A DataError if none is left."""
     good: list[int] = []
-    small: list[tuple[Path, str]] = []
+    small: list[Skipped] = []
     for index, path in enumerate(images.paths):
         with open_image(path) as image:
             width, height = image.size
@@ -88,7 +89,7 @@ def large_enough(images: ImageSet) -> ImageSet:
     return dataclasses.replace(images.take(good), skipped=images.skipped + tuple(small))
 
 
-def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
+def _target_names(names: Sequence[str], root: Place, suffix: str) -> list[Path]:
     """Where each image goes below a severity; images that differ in their suffix only keep it (`cat.png.JPEG`)."""
     outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
     if outside:
@@ -103,9 +104,12 @@ def _target_names(names: Sequence[str], root: Path, suffix: str) -> list[Path]:
 
 def _check_inputs(images: ImageSet, jobs: Sequence[_Job]) -> None:
     """Refuse to write or remove a file that is among the images, before anything is written."""
-    resolved = lru_cache(maxsize=None)(Path.resolve)  # there are few folders
 
-    def entry(path: Path) -> tuple[Path, str]:
+    @cache
+    def resolved(folder: Place) -> Place:  # there are few folders
+        return folder.resolve()
+
+    def entry(path: Place) -> tuple[Place, str]:
         # Upper and lower case are the same file on some systems.
         return resolved(path.parent), path.name.casefold()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dept.data.images import some
+from dept.errors import some
 
 State = Literal["complete", "partial", "missing"]
 

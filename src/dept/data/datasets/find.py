@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dept.data.datasets.check import Finding
 from dept.data.datasets.scan import Contents, read_list, read_tree, sub_folders
-from dept.data.images import ImageSet, some
-from dept.errors import DataError, UsageError
+from dept.data.images import ImageSet
+from dept.errors import DataError, UsageError, some
 
 WNID = re.compile(r"n\d{8}")
 IMAGENET = 1000

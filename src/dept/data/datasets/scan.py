@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from dept.data.decoding import SUFFIXES
-from dept.data.images import list_lines
+from dept.data.lists import list_lines
+from dept.data.places import SUFFIXES
 
 
 @dataclass(frozen=True)

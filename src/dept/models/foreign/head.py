@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-NAMES = ("head", "heads", "fc", "classifier", "cls_classifier", "distillation_classifier", "head_dist", "linear")
+NAMES = ("head", "heads", "fc", "classifier", "cls_classifier", "distillation_classifier", "head_dist", "linear",
+         "linear_head")  # fmt: skip
 """what the last layer, or a module that holds it, is usually called"""
 
 
@@ -26,6 +28,14 @@ class Head(NamedTuple):
         """Its tensors by name below a module."""
         named = {f"{module}.weight": self.weight, f"{module}.bias": self.bias}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def layer(self) -> nn.Linear:
+        """The classifier as a layer; without a bias of its own, with zeros."""
+        assert self.weight is not None
+        rows, width = self.weight.shape
+        made = nn.Linear(width, rows)
+        made.load_state_dict({"weight": self.weight, "bias": torch.zeros(rows) if self.bias is None else self.bias})
+        return made
 
 
 def find_head(tensors: dict[str, Tensor], width: int, called: tuple[str, ...] = ()) -> Head:
@@ -51,8 +61,8 @@ def find_head(tensors: dict[str, Tensor], width: int, called: tuple[str, ...] = 
     reads = tensors[name].shape[1]
     if reads == 2 * width:
         return Head(
-            missing=f"Its classifier ({name}) reads {reads} features, CLS beside the mean of the patches (as DINOv2's "
-            f"does). timm's models give out one of the two, {width} features, so it cannot be converted exactly."
+            missing=f"Its classifier ({name}) reads {reads} features, but the model gives out {width}. If it reads CLS "
+            'beside the mean of the patches, as DINOv2\'s does, say so in `timm`: {"cls_and_mean": true}.'
         )
     if reads != width:
         return Head(missing=f"Its classifier ({name}) reads {reads} features, but the model gives out {width}.")

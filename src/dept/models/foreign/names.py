@@ -6,11 +6,13 @@ training script put before all names (`model.`, `module.`, `net.backbone.`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dept.errors import DataError
@@ -112,6 +114,18 @@ def _finish_clip(tensors: Tensors) -> Tensors:
         if name in tensors:
             tensors[name] = tensors[name].reshape((1,) * (width - tensors[name].dim()) + tuple(tensors[name].shape))
     return tensors
+
+
+def resized_positions(positions: Tensor, prefix: int, side: int) -> Tensor:
+    """Positions (1, prefix + N, D) for side x side patches, as transformers computes them: bicubic, no antialiasing.
+
+    DINOv2 was trained at 518 pixels, and its classifiers read images of 224.
+    """
+    first, grid = positions[:, :prefix], positions[:, prefix:]
+    old = math.isqrt(grid.shape[1])
+    picture = grid.reshape(1, old, old, -1).permute(0, 3, 1, 2)
+    fitted = F.interpolate(picture, size=(side, side), mode="bicubic", align_corners=False)
+    return torch.cat([first, fitted.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
 
 
 TIMM_VIT = Layout("timm ViT", "patch_embed.proj.weight")

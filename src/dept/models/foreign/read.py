@@ -15,7 +15,7 @@ from dept.errors import DataError, UsageError
 from dept.io import read_json
 from dept.models.build import Options, feature_width, shapes_of, skeleton
 from dept.models.checkpoint import read_state
-from dept.models.foreign import hub, settings
+from dept.models.foreign import settings
 from dept.models.foreign.head import Head, find_head
 from dept.models.foreign.names import (
     CLIP,
@@ -24,10 +24,12 @@ from dept.models.foreign.names import (
     Tensors,
     find_layout,
     find_prefix,
+    resized_positions,
     split,
     to_timm,
 )
 from dept.models.foreign.shapes import recognise, vit_options
+from dept.models.hub import CONFIG, PROCESSOR, WEIGHTS, located
 from dept.models.schema import check_layers
 
 UNUSED = ("mask_token",)
@@ -59,6 +61,17 @@ class Foreign:
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         return f"{self.arch}{f' with {options}' if options else ''}, from a {self.layout} checkpoint"
 
+    def class_names(self) -> tuple[str, ...]:
+        """The names beside the weights; a UsageError if there are none."""
+        if self.classes is not None or self.head.weight is None:
+            return self.classes or ()
+        rows = len(self.head.weight)
+        hint = " or give `classes=imagenet`" if rows == 1000 else ""
+        raise UsageError(
+            f"The checkpoint has {rows} classes but not their names. Write them to a text file, one per line in the "
+            f"order of the logits, and give it as `classes`{hint}."
+        )
+
 
 @dataclass
 class Beside:
@@ -77,30 +90,30 @@ class Beside:
 
 
 def read_foreign(place: str | Path, *, arch: str | None = None, options: Options | None = None) -> Foreign:
-    """Read a checkpoint file, a Hugging Face folder, or a model on the hub (hf-hub:USER/MODEL).
+    """Read a checkpoint file, a Hugging Face folder, or a model on the hub (hf-hub:USER/REPO).
 
     Args:
         arch: its timm architecture, where the tensors do not show it.
         options: keywords for timm, which win over what is found.
     """
-    file = _weights_file(hub.fetch(str(place)) if str(place).startswith(hub.SCHEME) else Path(place))
+    file = weights_file(located(place, WEIGHTS, beside=(CONFIG, PROCESSOR)))
     state = read_state(file)
     if arch is not None:  # the user knows better than what lies beside the weights
         return replace(from_state(state, arch=arch, options=options), file=file)
-    config, processor = (_settings(file.parent / name) for name in (hub.CONFIG, hub.PROCESSOR))
+    config, processor = (_settings(file.parent / name) for name in (CONFIG, PROCESSOR))
     return replace(from_state(state, options=options, config=config, processor=processor), file=file)
 
 
-def _weights_file(place: Path) -> Path:
+def weights_file(place: Path) -> Path:
     """The file of weights in a folder; a file is itself."""
     if not place.is_dir():
         return place
-    found = [place / name for name in hub.WEIGHTS if (place / name).is_file()]
+    found = [place / name for name in WEIGHTS if (place / name).is_file()]
     if found:
         return found[0]
     if any(place.glob("*.index.json")):
         raise DataError(f"The weights in {place} are split into several files. Save them as one model.safetensors.")
-    raise DataError(f"{place} is a folder without {' or '.join(hub.WEIGHTS)}. Give the file of the weights.")
+    raise DataError(f"{place} is a folder without {' or '.join(WEIGHTS)}. Give the file of the weights.")
 
 
 def _settings(path: Path) -> dict[str, Any] | None:
@@ -186,6 +199,8 @@ def _transformers(
     if family == "clip" and classifies:
         beside.options["final_norm"] = False
         beside.unused += ("norm.weight", "norm.bias")
+    if family == "dinov2":
+        _dinov2(inside, outside, beside)
     if not classifies:
         beside.unused += tuple(name for name in inside if name.startswith("pooler."))
     if config is None:
@@ -197,7 +212,24 @@ def _transformers(
         settings.check_against(config, vit_options(_shapes(inside), {"global_pool": "", **beside.options}))
     if processor is not None:
         beside.preprocess = settings.transformers_preprocess(processor, beside.notes)
+    if family == "dinov2" and beside.preprocess is not None:  # the only one that transformers fits by itself
+        options = vit_options(_shapes(inside), {"global_pool": "", **beside.options})
+        if options["img_size"] != beside.preprocess.size:
+            prefix = 0 if options["no_embed_class"] else 1
+            side = beside.preprocess.size // options["patch_size"]
+            inside["pos_embed"] = resized_positions(inside["pos_embed"], prefix, side)
     return beside
+
+
+def _dinov2(inside: Tensors, outside: Tensors, beside: Beside) -> None:
+    """DINOv2's classifier reads CLS beside the mean of the patches."""
+    width = inside["norm.weight"].shape[0]
+    if any(name.endswith("classifier.weight") and tensor.shape[-1] == 2 * width for name, tensor in outside.items()):
+        beside.options["cls_and_mean"] = True
+        if "reg_token" in inside:
+            beside.notes.append(
+                "The mean of the patches leaves out the registers, as newer versions of transformers do."
+            )
 
 
 def _family(layout: Layout, inside: Tensors) -> str:

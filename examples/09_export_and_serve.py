@@ -1,10 +1,10 @@
 """Label images with an exported model. ONNX Runtime, NumPy and Pillow are all it needs.
 
 dept export runs/source/model.safetensors --adapter runs/site/adapter.safetensors --out site.onnx
-python examples/03_serve_onnx.py site.onnx new_site/*.jpg
+python examples/09_export_and_serve.py site.onnx new_site/*.jpg
 
 dept export runs/source/model.safetensors --adapter runs/*/adapter.safetensors --adapter-inputs --out all.onnx
-python examples/03_serve_onnx.py all.onnx --adapter all-site.onnx_adapter new_site/*.jpg
+python examples/09_export_and_serve.py all.onnx --adapter all-site.onnx_adapter new_site/*.jpg
 """
 
 import argparse

@@ -1,0 +1,71 @@
+"""docs/share.md and docs/integrations.md, block by block, as a reader would; hub and other tools are stand-ins."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+import dept
+from dept.cli.main import main
+from dept.runs import auto
+from dept.runs.train import TrainRun
+from fake_hub import FakeHub
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def place(
+    source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, MagicMock]:
+    """A folder with what the pages speak of; returns the stand-ins by name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("images", "new_site"):
+        shutil.copytree(target_images, name)
+    shutil.copytree(source_run.folder, "runs/source")
+    source = "runs/source/model.safetensors"
+    dept.adapt(source, "new_site", out="runs/site", method="neo", accept=True, device="cpu")
+    shutil.copy(source, "model.safetensors")
+    shutil.copy("runs/site/adapter.safetensors", "adapter.safetensors")
+    FakeHub(tmp_path / "hub", monkeypatch)
+    assert main(["push", "runs/source", "hf-hub:me/source"]) == 0
+    monkeypatch.setattr(auto, "LEAST_STEPS", 1)
+    monkeypatch.setattr(auto, "EPOCHS", 1)
+    tools = {name: MagicMock() for name in ("fiftyone", "wandb")}
+    for name, tool in tools.items():
+        monkeypatch.setitem(sys.modules, name, tool)
+    return tools
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Run the blocks in their order; returns what the Python has named."""
+    names: dict[str, Any] = {}
+    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL):
+        if kind == "python":
+            exec(compile(text, name, "exec"), names)
+        for line in text.splitlines() if kind == "bash" else ():
+            words = shlex.split(line.split(" > ")[0], comments=True)
+            if words[0] == "dept":
+                assert main(words[1:]) == 0, line
+    return names
+
+
+def test_share(place: dict[str, MagicMock]) -> None:
+    names = run_page("share.md")
+    assert names["model"].classes == dept.load("model.safetensors").classes
+    assert sorted(path.name for path in Path("to_publish").iterdir()) == ["README.md", "adapter.safetensors"]
+
+
+def test_integrations(place: dict[str, MagicMock]) -> None:
+    names = run_page("integrations.md")
+    assert names["labels"].shape == (10,) and names["probabilities"].shape == (10, 3)
+    assert Path("for_fiftyone/samples.json").is_file() and Path("for_label_studio/label_studio.xml").is_file()
+    place["fiftyone"].Dataset.from_dir.assert_called_once()
+    assert place["wandb"].init.call_count == place["wandb"].finish.call_count >= 2 and place["wandb"].log.called
