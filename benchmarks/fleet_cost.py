@@ -97,7 +97,7 @@ def measure_sites(root: Path, rounds: int) -> list[dict[str, Any]]:
     for images, folder in folders.items():
         steps = EPOCHS * math.ceil(images / BATCH)
         counter = FlopCounterMode(display=False)
-        # Its record of modules cannot take a parameter (prompts) as the input of a module in a forward without gradients.
+        # Its record of modules fails where a parameter (prompts) is the input of a module and gradients are off.
         counter.mod_tracker = Untracked()
         with counter:
             adapted(model, folder, root / "runs" / f"{images}-counted")
