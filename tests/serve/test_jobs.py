@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from filelock import FileLock
 from serve_support import png, service, until, write_adapter
 
 from dept.io import write_json
@@ -190,6 +193,40 @@ def test_a_stopped_server_leaves_its_jobs_to_the_next(
     with TestClient(create_app(second), base_url="http://127.0.0.1") as client:
         until(lambda: sleeping.spawned == [job, job])
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+
+
+def test_the_job_of_a_killed_server_is_taken_over(
+    source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeping = Sleeping(monkeypatch)
+    first, second = (service(source_run.file, tmp_path / "pool", jobs=2) for _ in range(2))
+    begun, cancelled = (first.jobs.start_on_upload(name, [("a.png", png())], "alice") for name in ("x", "y"))
+    first.jobs._begin()
+    second.jobs._begin()
+    assert sleeping.spawned == [begun, cancelled]  # by the first alone
+    for process, lock in first.jobs._running.values():  # what the system does for a server that was killed
+        lock.release()
+        process.kill()
+        process.wait()
+    second.jobs.cancel(cancelled)  # which nobody hears
+    second.jobs._begin()
+    assert sleeping.spawned == [begun, cancelled, begun] and second.jobs.find(cancelled)[0] == "cancelled"
+    second.jobs.close()
+    assert second.jobs.find(begun)[0] == "interrupted"
+
+
+def test_the_process_of_a_job_ends_with_its_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dept.serve.work", str(tmp_path)]
+    with FileLock(tmp_path / ".work.lock"), subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.stdin.close()  # type: ignore[union-attr]
+        assert process.wait(120) == -signal.SIGTERM
+
+
+def test_an_outcome_that_no_server_has_seen_is_kept(tmp_path: Path) -> None:
+    write_json(tmp_path / "outcome.json", {"error": "no image"})
+    assert work.main(tmp_path) == 0  # without job.json, which it would need to adapt again
 
 
 def test_promotion_goes_through_the_verdict(source_run: TrainRun, tmp_path: Path, adapters: Path) -> None:

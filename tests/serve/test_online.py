@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from dept.data.views import make_view, view_rng
 from dept.models.files import load_adapter, load_model, save_model
 from dept.serve.api import create_app
 from dept.serve.engine import Engine
-from dept.serve.learner import Learner, Task, Told
+from dept.serve.learner import Learner, Task, Told, run
 from support import picture, tiny_model
 
 
@@ -159,3 +162,37 @@ def test_one_process_learns_and_the_other_says_so(model_file: Path, pool_folder:
     two.learners.tend()
     assert two.learners.listening
     two.learners.close()
+
+
+def test_a_learner_that_was_stopped_leaves_nothing_and_can_begin_again(model_file: Path, pool_folder: Path) -> None:
+    opened, image = service(model_file, pool_folder), np.zeros((256, 256, 3), np.uint8)
+    tending = ThreadPoolExecutor(1)  # begun in one thread of a server, stopped in another
+    tending.submit(int).result()
+    before = set(threading.enumerate())
+    for _ in range(2):
+        opened.learners.switch("a", "shadow", "neo", "alice")
+        tending.submit(opened.learners.tend).result()
+        assert opened.learners.listening, opened.learners.status(opened.pool.domains["a"])
+        for _ in range(100):  # more than a pipe holds: the process has not begun to read
+            opened.learners.offer("a", image)
+        assert opened.learners.status(opened.pool.domains["a"])["dropped"] > 0
+        opened.learners.switch("a", "off", "neo", "alice")
+    until(lambda: set(threading.enumerate()) <= before, 10)
+    opened.learners.switch("a", "shadow", "neo", "alice")
+    opened.learners.close()
+    opened.learners.tend()  # of a round that was under way
+    assert not opened.learners.listening
+
+
+def test_a_learner_ends_with_its_server(model_file: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    theirs, images = context.Pipe(duplex=False)
+    told, outbox = context.Pipe(duplex=False)
+    task = Task(model_file, None, "neo", "cpu", tmp_path, every=1)
+    process = context.Process(target=run, args=(task, theirs, outbox))
+    process.start()
+    theirs.close()
+    assert told.recv().kind == "learning"
+    images.close()  # as the system does it for a server that was killed
+    process.join(60)
+    assert process.exitcode == 0

@@ -1,7 +1,7 @@
 """Offline adaptations beside the server: each a process of its own, with its folder below FOLDER/jobs.
 
-What is known of a job is in the index, so that every server process can list and cancel it. The process that has
-claimed a job runs it.
+What is known of a job is in the index, so that every server process can list and cancel it. The one that holds the lock
+of a job's folder runs it. The system ends the lock of a process that was killed, and then another one takes over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from dept import methods
 from dept.data.decoding import suffix_of
@@ -36,6 +37,7 @@ from dept.serve.work import FEATURES, JOB, OUTCOME, RUN, STAGE
 logger = logging.getLogger(__name__)
 OPEN = ("queued", "running", "interrupted")
 """states of a job that has not ended"""
+ENDED = ("finished", "failed", "cancelled")
 MOST_WAITING = 32
 TAIL = 4096
 """bytes at the end of events.jsonl in which the last step is"""
@@ -74,7 +76,7 @@ class Jobs:
         self.pool, self.model, self.most, self.device = pool, model, most, device
         self.folders = [folder.resolve() for folder in folders]
         self.place = pool.folder / "jobs"
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, tuple[subprocess.Popen[bytes], FileLock]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -197,10 +199,7 @@ class Jobs:
     # -- the thread that runs them --------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to run jobs, those that a stopped server has left included."""
-        for job, state, record in self.pool.index.jobs():
-            if state == "interrupted" or (state == "running" and not _alive(record)):
-                self.pool.index.claim_job(job, (state,), "queued")
+        """Begin to run jobs, those that a stopped or killed server has left included."""
         self._thread = threading.Thread(target=self._serve, name="jobs", daemon=True)
         self._thread.start()
 
@@ -209,16 +208,16 @@ class Jobs:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        for process in self._running.values():
+        for process, _ in self._running.values():
             process.send_signal(signal.SIGTERM)
-        for job, process in self._running.items():
+        for job, (process, _) in list(self._running.items()):
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
             self._ended(job, process.returncode, stopped=True)
-        self._running.clear()
+            self._running.pop(job)[1].release()
 
     def _serve(self) -> None:
         while not self._stop.wait(POLL):
@@ -229,25 +228,36 @@ class Jobs:
                 logger.exception("A look at the adaptations failed.")
 
     def _begin(self) -> None:
-        """Claim what waits, the oldest first, as far as there is room."""
-        if len(self._running) >= self.most:
-            return
-        waiting = [job for job, state, _ in self.pool.index.jobs() if state == "queued"]
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        for job in reversed(waiting):
+        """Run what nobody runs, the oldest first, as far as there is room."""
+        for job, state, record in reversed(self.pool.index.jobs()):
             if len(self._running) >= self.most:
                 return
-            if self.pool.index.claim_job(job, ("queued",), "running", started=time.time(), **owner):
-                try:
-                    self._running[job] = self._spawn(job)
-                except OSError as error:
-                    self.pool.index.claim_job(job, ("running",), "failed", message=str(error), ended=time.time())
+            if state in OPEN and job not in self._running:
+                self._claim(job, cancelled=bool(record.get("cancel")))
+
+    def _claim(self, job: str, *, cancelled: bool) -> None:
+        """Run a job, or end one whose server was killed before it could cancel it; unless another server has it."""
+        # Taken in one thread and released in another, which locks refuse by default.
+        lock = FileLock(self.place / job / ".lock", thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return
+        state, now = ("cancelled", "ended") if cancelled else ("running", "started")
+        if self.pool.index.claim_job(job, OPEN, state, **{now: time.time()}) is None or cancelled:
+            lock.release()
+            return
+        try:
+            self._running[job] = self._spawn(job), lock
+        except OSError as error:
+            self.pool.index.claim_job(job, ("running",), "failed", message=str(error), ended=time.time())
+            lock.release()
 
     def _spawn(self, job: str) -> subprocess.Popen[bytes]:
         with (self.place / job / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "dept.serve.work", str(self.place / job)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # which ends with this process, see `work.stop_with_server`
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is for the server, which then stops its jobs
@@ -257,20 +267,20 @@ class Jobs:
         return process
 
     def _watch(self) -> None:
-        for job, process in list(self._running.items()):
+        for job, (process, _) in list(self._running.items()):
             if self.find(job)[1].get("cancel") and process.poll() is None:
                 process.kill()  # nothing of it is wanted
                 process.wait()
             if process.poll() is not None:
-                del self._running[job]
                 self._ended(job, process.returncode)
+                self._running.pop(job)[1].release()
 
     def _ended(self, job: str, code: int, *, stopped: bool = False) -> None:
         """Write down how a job ended, and add its adapter to the pool."""
         index, folder = self.pool.index, self.place / job
         now = {"ended": time.time()}
         if self.find(job)[1].get("cancel"):
-            index.claim_job(job, ("running",), "cancelled", message="Cancelled.", **now)
+            index.claim_job(job, ("running",), "cancelled", **now)
         elif (folder / OUTCOME).exists():
             try:
                 state, changes = self._add(job, read_json(folder / OUTCOME))
@@ -280,7 +290,7 @@ class Jobs:
         elif stopped:
             index.claim_job(job, ("running",), "interrupted")
         else:
-            message = f"The process ended with code {code}. Its last words are in {folder.name}/log.txt."
+            message = f"The process ended with code {code}. See jobs/{job}/log.txt in the folder of adapters."
             index.claim_job(job, ("running",), "failed", message=message, **now)
 
     def _add(self, job: str, outcome: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -307,19 +317,6 @@ class Jobs:
 
 def _new_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
-
-
-def _alive(record: dict[str, Any]) -> bool:
-    """Whether the server process that runs a job is there. That of another machine counts as there."""
-    if record.get("host") != socket.gethostname() or "pid" not in record:
-        return "pid" in record
-    try:
-        os.kill(int(record["pid"]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _last_step(file: Path, stage: str) -> Progress:

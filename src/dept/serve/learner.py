@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -146,19 +146,21 @@ class Learner:
         return [int(label) for label in logits.argmax(dim=1)]
 
 
-def run(task: Task, inbox: Queue[Any], outbox: Queue[Told]) -> None:
-    """The process: takes in images (arrays) and the word "published" until it is ended."""
+def run(task: Task, inbox: Connection, outbox: Connection) -> None:
+    """The process: takes in images (arrays) and the word "published" until it is ended, or the server is gone."""
     torch.set_num_threads(1)  # predictions have the other cores
     try:
-        learner = Learner(task, outbox.put)
-        outbox.put(Told("learning"))
+        learner = Learner(task, outbox.send)
+        outbox.send(Told("learning"))
         while True:
-            given = inbox.get()
+            given = inbox.recv()
             if isinstance(given, str):
                 learner.published()
                 continue
             learner.learn(given)
             if learner.images % 16 == 0:
-                outbox.put(Told("learning", learner.images, learner.updates))
+                outbox.send(Told("learning", learner.images, learner.updates))
+    except (EOFError, BrokenPipeError):
+        return
     except (DeptError, ValueError) as error:
-        outbox.put(Told("failed", detail=str(error)))
+        outbox.send(Told("failed", detail=str(error)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import queue
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -40,8 +40,9 @@ class Running:
     """A learner, and what it has reported."""
 
     process: SpawnProcess
-    inbox: Queue[Any]
-    outbox: Queue[Told]
+    inbox: SimpleQueue[Any]
+    """see `_feed`"""
+    outbox: Connection
     lock: FileLock
     version: int
     """served when it was started, or published by it since"""
@@ -77,6 +78,7 @@ class Learners:
         self._running: dict[str, Running] = {}
         self._elsewhere: set[str] = set()
         self._lock = threading.Lock()  # around starting and stopping
+        self._closed = False
         self._context = multiprocessing.get_context("spawn")
 
     # -- for everybody --------------------------------------------------------------------------------------
@@ -89,11 +91,12 @@ class Learners:
     def offer(self, domain: str, picture: Pixels) -> None:
         """Give an image to the learner of its domain, if there is one and it has room."""
         learner = self._running.get(domain)
-        if learner is not None and learner.state != "failed":
-            try:
-                learner.inbox.put_nowait(picture)
-            except queue.Full:
-                learner.dropped += 1
+        if learner is None or learner.state == "failed":
+            return
+        if learner.inbox.qsize() < WAITING:
+            learner.inbox.put(picture)
+        else:
+            learner.dropped += 1
 
     def switch(self, domain: str, mode: str, method: str, made_by: str) -> None:
         """Change the mode of a domain: off, shadow or on."""
@@ -122,9 +125,7 @@ class Learners:
     def tend(self) -> None:
         """Start and stop learners as the index says, and publish what they offer."""
         with self._lock:
-            for name in [name for name in self._running if name not in self.pool.domains]:
-                self._end(name)
-            for domain in self.pool.domains.values():
+            for domain in self.pool.domains.values() if not self._closed else ():
                 self._tend(domain)
 
     def _tend(self, domain: Domain) -> None:
@@ -138,9 +139,9 @@ class Learners:
         if domain.online == "off" or (other and learner.state != "failed"):
             self._end(domain.name)
             return
-        with suppress(queue.Empty):
-            while True:
-                self._hear(domain, learner, learner.outbox.get_nowait())
+        with suppress(EOFError):  # its process has ended
+            while learner.outbox.poll():
+                self._hear(domain, learner, learner.outbox.recv())
         if domain.online == "on" and learner.candidate is not None and not domain.pinned:
             self._publish(domain.name, learner)
         if not learner.process.is_alive() and learner.state != "failed":
@@ -148,22 +149,26 @@ class Learners:
 
     def _begin(self, domain: Domain) -> None:
         """Start a learner, unless another server process has one for this domain."""
-        lock = FileLock(self.folder / f"{domain.name}.lock")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / domain.name
+        place.mkdir(parents=True, exist_ok=True)
+        # Taken in one thread and released in another, which locks refuse by default.
+        lock = FileLock(place / ".lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             self._elsewhere.add(domain.name)
             return
         self._elsewhere.discard(domain.name)
-        place = self.folder / domain.name
-        place.mkdir(exist_ok=True)
         start = self.pool.file(domain.name, domain.active) if domain.active else None
         task = Task(self.model, start, domain.method, self.device, place, self.every)
-        inbox: Queue[Any] = self._context.Queue(WAITING)
-        outbox: Queue[Told] = self._context.Queue()
-        process = self._context.Process(target=run, args=(task, inbox, outbox), daemon=True)
+        theirs, images = self._context.Pipe(duplex=False)
+        outbox, told = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=run, args=(task, theirs, told), daemon=True)
         process.start()
+        for end in (theirs, told):  # so that each side sees the end of the other
+            end.close()
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=_feed, args=(inbox, images), name=f"learner of {domain.name}", daemon=True).start()
         if hasattr(os, "setpriority") and process.pid is not None:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)  # predictions come first
         self._running[domain.name] = Running(process, inbox, outbox, lock, domain.active, domain.method)
@@ -195,20 +200,26 @@ class Learners:
         finally:
             learner.candidate = None
         learner.version, learner.published = version.number, learner.published + 1
-        with suppress(queue.Full):
-            learner.inbox.put_nowait("published")
+        learner.inbox.put("published")
 
     def _end(self, domain: str) -> None:
         learner = self._running.pop(domain)
         learner.process.terminate()  # what it has published is safe, and nothing else of it is wanted
         learner.process.join()
-        for one in (learner.inbox, learner.outbox):
-            one.close()
-            one.cancel_join_thread()
+        learner.inbox.put(None)
+        learner.outbox.close()
         learner.lock.release()
 
     def close(self) -> None:
         """Stop all learners. What they have published stays."""
         with self._lock:
+            self._closed = True
             for name in list(self._running):
                 self._end(name)
+
+
+def _feed(inbox: SimpleQueue[Any], learner: Connection) -> None:
+    """Send what is put into a queue, until None: in a thread, because a learner reads only between two images."""
+    with learner, suppress(BrokenPipeError):  # the learner has ended
+        while (given := inbox.get()) is not None:
+            learner.send(given)

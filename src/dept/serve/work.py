@@ -6,9 +6,14 @@ the end, with the reason if there is no adapter.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from dept.data.images import ImageSet
 from dept.data.loader import Runtime, TestPasses, Views, resolve_device
@@ -27,6 +32,7 @@ def adapt_into(folder: Path) -> dict[str, Any]:
     from dept.runs.check import CheckOptions, check
 
     job, out = read_json(folder / JOB), folder / RUN
+    (folder / STAGE).unlink(missing_ok=True)  # of a run that was killed, and begins anew
     begun = any((out / name).exists() for name in ("resume.safetensors", "plan.json"))
     done = adapt(
         job["model"],
@@ -44,7 +50,7 @@ def adapt_into(folder: Path) -> dict[str, Any]:
         check([out], options)
     except DeptError as error:  # an adapter without questions is an adapter
         write_json(folder / STAGE, {"stage": "check", "problem": str(error)})
-    _look(done.scored or _images(job["images"]), job, folder)
+    _look(_images(job["images"]), job, folder)
     return {"adapter": done.adapter.name, "expected": done.result["expected"], "images": done.result["images"]}
 
 
@@ -75,15 +81,23 @@ def _look(images: ImageSet, job: dict[str, Any], folder: Path) -> None:
 def main(folder: Path) -> int:
     """Run the job of a folder; what went wrong becomes a sentence in its outcome."""
     try:
-        outcome = adapt_into(folder)
+        with FileLock(folder / ".work.lock"):  # the process of a server that was killed may need a while to end,
+            if not (folder / OUTCOME).exists():  # or has come to its end unnoticed
+                write_json(folder / OUTCOME, adapt_into(folder))
     except Interrupted as stop:
         return stop.exit_code
     except (DeptError, ValueError, OSError) as error:
         write_json(folder / OUTCOME, {"error": str(error)})
         return 1
-    write_json(folder / OUTCOME, outcome)
     return 0
 
 
+def stop_with_server() -> None:
+    """Stop as if by the server when the other end of stdin is closed, because the server was killed."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=stop_with_server, daemon=True).start()
     raise SystemExit(main(Path(sys.argv[1])))
