@@ -167,7 +167,7 @@ def test_convert_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     state["norm.weight"][0] = float("nan")
     save_file(state, tmp_path / "nan.safetensors")
     refusal = fails(capsys, ["convert", tmp_path / "nan.safetensors", *base[2:], *out], 3)
-    assert "not finite, in 1 tensors (first: norm.weight)" in refusal
+    assert "not finite (in norm.weight)" in refusal
     classes.write_text("blue\ngreen\n")
     assert "has 3 outputs, but there are 2 class names" in fails(capsys, [*base, *out], 3)
     assert "cannot be read as plain weights" in fails(capsys, ["convert", classes, *base[2:], *out], 3)

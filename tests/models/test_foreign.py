@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import pickle
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -269,7 +271,7 @@ def test_heads_that_transformers_does_not_know_are_refused(tmp_path: Path) -> No
         with pytest.raises(DataError, match="no linear layer called classifier"):
             converted(folder(tmp_path / kind, own, config_of(kind)))
     pooled = {**vit_tensors(), "vit.pooler.dense.weight": noise(D, D), "vit.pooler.dense.bias": noise(D)}
-    with pytest.raises(DataError, match=r"not known: \['pooler.dense.bias', 'pooler.dense.weight'\]"):
+    with pytest.raises(DataError, match=r"Tensors: 2 unknown \(pooler.dense.bias, pooler.dense.weight\)\."):
         converted(folder(tmp_path / "pooled", pooled, config_of("vit")))
     bare = {name: tensor for name, tensor in pooled.items() if not name.startswith("classifier.")}
     assert create_model(None, 2, weights=folder(tmp_path / "bare", bare, config_of("vit"))).classes == ("0", "1")
@@ -308,6 +310,13 @@ def test_classes_that_share_a_name_get_their_numbers(tmp_path: Path) -> None:
     config = config_of("vit", id2label={"0": "crane", "1": "dog", "2": "crane"})
     found = read_foreign(folder(tmp_path / "vit", vit_tensors(), config))
     assert found.classes == ("crane (0)", "dog", "crane (2)") and "same name" in found.notes[0]
+
+
+def test_classes_without_names_are_noted(tmp_path: Path) -> None:
+    """What transformers writes if nobody names them."""
+    config = config_of("vit", id2label={str(number): f"LABEL_{number}" for number in range(3)})
+    found = read_foreign(folder(tmp_path / "vit", vit_tensors(), config))
+    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2") and "Give the names as `classes`" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -590,6 +599,8 @@ def test_what_shapes_do_not_show_is_asked_for() -> None:
     assert found.options["num_heads"] == 2
     with pytest.raises(DataError, match=r"not recognised from the tensors \(1 in all, first a.weight \(2, 2\)\)"):
         from_state({"a.weight": torch.zeros(2, 2)})
+    with pytest.raises(DataError, match="a model of torchvision, of which only ViTs and ResNets"):
+        from_state({"features.0.0.weight": torch.zeros(96, 3, 4, 4)})
     with pytest.raises(DataError, match="fits none of resnet18"):
         from_state(timm.create_model("resnet26").state_dict())
     with pytest.raises(DataError, match="17 places and the model 5 tokens"):
@@ -623,15 +634,15 @@ def test_two_models_or_two_heads_are_told_apart_by_the_user() -> None:
 def test_tensors_that_do_not_fit_are_named() -> None:
     state = timm_vit().state_dict()
     for change, said in (
-        ({"blocks.1.norm1.weight": torch.zeros(3)}, r"wrong shape: \['blocks.1.norm1.weight is \(3,\)"),
-        ({"blocks.1.extra": torch.zeros(3)}, r"not known: \['blocks.1.extra'\]"),
+        ({"blocks.1.norm1.weight": torch.zeros(3)}, r"1 of another shape \(blocks.1.norm1.weight is \(3,\)"),
+        ({"blocks.1.extra": torch.zeros(3)}, r"1 unknown \(blocks.1.extra\)\. If it is another architecture, .*`arch`"),
         ({"norm.weight": torch.ones(128, dtype=torch.int8)}, r"norm.weight is \(128,\) of torch.int8, not"),
-        ({"norm.weight": torch.full((128,), math.nan)}, r"not finite, in 1 tensors \(first: norm.weight\)"),
+        ({"norm.weight": torch.full((128,), math.nan)}, r"not finite \(in norm.weight\)"),
     ):
         with pytest.raises(DataError, match=said):
             from_checkpoint(from_state({**state, **change}), "abc")
     del state["blocks.1.attn.proj.bias"]
-    with pytest.raises(DataError, match=r"Missing: \['blocks.1.attn.proj.bias'\]"):
+    with pytest.raises(DataError, match=r"1 missing \(blocks.1.attn.proj.bias\)"):
         from_checkpoint(from_state(state), "abc")
 
 
@@ -661,6 +672,14 @@ def test_a_folder_of_timm(tmp_path: Path) -> None:
             read_foreign(folder(tmp_path / "timm", theirs.state_dict(), {**config, **change}, None))
 
 
+def test_images_are_prepared_as_timm_does_it_if_nothing_says_how() -> None:
+    """crop_pct 0.9 and bicubic for this architecture: 224 of 248 pixels of the shorter side."""
+    model = from_checkpoint(from_state(timm.create_model("vit_tiny_patch16_224", num_classes=3).state_dict()), "abc")
+    pre = model.card.preprocess
+    assert (pre.size, pre.resize, pre.rule, pre.interpolation) == (224, 248, "shorter", "bicubic")
+    assert pre.mean == (0.5, 0.5, 0.5)
+
+
 # ---- files that mean harm ----
 
 
@@ -678,6 +697,31 @@ def test_only_plain_tensors_of_their_own_size_are_read(tmp_path: Path) -> None:
     torch.save({"student": {}, "teacher": {}}, path)
     with pytest.raises(DataError, match="holds entries student, teacher, not a state dict of tensors"):
         read_state(path)
+
+
+def test_why_a_file_cannot_be_read(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """In words of its own: torch's advice is to load the file without its checks."""
+    torch.save(argparse.Namespace(state_dict={}), tmp_path / "namespace.ckpt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "scripted.pt")
+    for protocol in (2, 4):  # torch warns of the second
+        (tmp_path / f"pickle{protocol}.pth").write_bytes(pickle.dumps(print, protocol))
+    (tmp_path / "page.pth").write_text("<html>404</html>")
+    (tmp_path / "page.safetensors").write_text("<html>404</html>")
+    (tmp_path / "empty.pth").touch()
+    recwarn.clear()  # of TorchScript itself
+    for name, said in {
+        "namespace.ckpt": r"it also holds argparse.Namespace, and .* Save the state dict alone: torch.save\(",
+        "pickle2.pth": r"it also holds print, and loading that could run code",
+        "pickle4.pth": "it is damaged, or torch.save did not write it. Fetch or save it again.",
+        "scripted.pt": "it is a TorchScript archive. Save the state dict alone",
+        "page.pth": "it is damaged, or torch.save did not write it.",
+        "page.safetensors": "it is not a safetensors file .* Fetch or save it again.",
+        "empty.pth": "the file is empty. Fetch or save it again.",
+    }.items():
+        with pytest.raises(DataError, match=f"{name} cannot be read as plain weights: {said}") as told:
+            read_state(tmp_path / name)
+        assert "weights_only" not in str(told.value)
+    assert not recwarn.list
 
 
 def test_a_compressed_archive_is_not_unpacked(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from dept.cli.command import Command, Positional
+from dept.cli.command import Command, Positional, flag_names, with_flags
 from dept.cli.parse import parse
 from dept.cli.parts import TimmOptions
 from dept.cli.show import say, show
@@ -39,7 +39,7 @@ class Preprocessing(TimmOptions):
     std: tuple[float, ...] | None = None
     """normalisation it was trained with"""
     resize: int | None = None
-    """side before the centre crop (otherwise size · 256 / 224)"""
+    """side before the centre crop"""
     rule: Literal["squash", "shorter", "none"] | None = None
     """squash: to a square; shorter: the shorter side, aspect kept; none: images already have the right size"""
     interpolation: Literal["bilinear", "bicubic"] | None = None
@@ -75,14 +75,17 @@ def run(argv: list[str]) -> None:
     model.card = replace(model.card, preprocess=pre)
     path = save_model(model, given.out)
     for note in found.notes:
-        say(f"Note: {note}")
+        say(f"Note: {with_flags(note, flag_names(COMMAND, argv))}")
     say(f"Architecture: {found.described()}")
     say(
         f"{len(model.classes)} classes; images {pre.rule} {pre.resize} -> crop {pre.size} ({pre.interpolation}), "
         f"mean {pre.mean}, std {pre.std}."
     )
     if found.preprocess is None and (how.mean is None or how.std is None):
-        say("The normalisation is not in the file. If it was another, give --mean and --std: predictions depend on it.")
+        say(
+            "How images were prepared is not in the file, so timm's way is assumed. Predictions depend on it: if yours "
+            "was another, give --mean and --std, and --resize, --rule and --interpolation if they differ."
+        )
     file = shlex.quote(str(path))
     show(f"Model: {path}\nNext:  dept evaluate {file} LABELLED\n       {adapt_command(path)}")
     show("\n".join(unknown_source(path)))

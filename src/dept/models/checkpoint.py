@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -47,16 +49,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise DataError(f"The checkpoint {path} does not exist.")
     _check_archive(path)
     try:
-        if path.suffix == ".safetensors":
-            loaded: Any = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = _loaded(path)
     except Exception as error:  # torch and safetensors raise many types for files that are something else
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise DataError(
-            f"{path} cannot be read as plain weights ({reason}). "
-            "Save the state dict alone: torch.save(model.state_dict(), PATH)."
-        ) from error
+        raise DataError(f"{path} cannot be read as plain weights: {_reason(path, error)}") from error
     for nest in _NESTS:
         if isinstance(loaded, dict) and isinstance(loaded.get(nest), dict):
             loaded = loaded[nest]
@@ -64,6 +59,29 @@ def read_state(path: Path) -> dict[str, Tensor]:
         held = f"entries {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, dict) else type(loaded).__name__
         raise DataError(f"{path} holds {held}, not a state dict of tensors. Save the state dict alone.")
     return {str(name): _plain(str(name), tensor) for name, tensor in loaded.items()}
+
+
+def _loaded(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    with warnings.catch_warnings(action="ignore"):  # about how the file was pickled
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file was refused, and what to do. (torch advises to load it without its checks, so its words stay here.)"""
+    again = "Fetch or save it again."
+    if not path.stat().st_size:
+        return f"the file is empty. {again}"
+    if path.suffix == ".safetensors":
+        return f"it is not a safetensors file ({error}). {again}"
+    if "TorchScript" in str(error):
+        held = "it is a TorchScript archive"
+    elif found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        held = f"it also holds {found[1]}, and loading that could run code"
+    else:
+        return f"it is damaged, or torch.save did not write it. {again}"
+    return f"{held}. Save the state dict alone: torch.save(model.state_dict(), PATH)."
 
 
 def _check_archive(path: Path) -> None:

@@ -21,7 +21,9 @@ from dept.data.views import Augment, Preprocess
 from dept.errors import DataError, UsageError
 from dept.io import file_sha256, tensors_hash
 from dept.models.build import Options, build, feature_width, skeleton, timm_model
+from dept.models.foreign.head import listed
 from dept.models.foreign.read import UNUSED, Foreign, read_foreign
+from dept.models.foreign.settings import timm_preprocess
 from dept.models.profile import Profile
 
 progress = logging.getLogger("dept.progress")
@@ -176,6 +178,7 @@ def from_checkpoint(found: Foreign, classes: Sequence[str]) -> Model:
         raise DataError(f"The classifier has {rows} outputs, but there are {len(classes)} class names.")
     backbone = timm_model(found.arch, found.options, num_classes=0)
     backbone.load_state_dict({n: t for n, t in found.state.items() if n not in UNUSED})
+    found = replace(found, preprocess=found.preprocess or _usual_preprocess(backbone, found.options))
     preprocess = _preprocess(backbone, found.options, found)
     size = _fixed_size(found)
     if size not in (None, preprocess.size):
@@ -209,11 +212,11 @@ def _check_fit(found: Foreign) -> None:
             f"The checkpoint cannot be converted. {found.head.missing} "
             "`dept train SOURCE` with it as `weights` trains a new head on its backbone."
         )
-    if missing or unknown or shapes:
-        raise DataError(
-            f"The checkpoint does not fit {found.arch!r}. Missing: {missing[:3] or 'nothing'}; "
-            f"not known: {unknown[:3] or 'nothing'}; wrong shape: {sorted(shapes)[:3] or 'nothing'}."
-        )
+    odd = {"missing": missing, "unknown": unknown, "of another shape": sorted(shapes)}
+    told = [f"{len(names)} {how} ({listed(names)})" for how, names in odd.items() if names]
+    if told:
+        other = " If it is another architecture, give that as `arch`." if found.layout == "timm" else ""
+        raise DataError(f"The checkpoint does not fit {found.arch!r}. Tensors: {', '.join(told)}.{other}")
 
 
 def _kind(tensor: Tensor) -> str:
@@ -226,8 +229,8 @@ def _check_finite(found: Foreign) -> None:
     broken = sorted(n for n, tensor in tensors.items() if not bool(torch.isfinite(tensor).all()))
     if broken:
         raise DataError(
-            f"The checkpoint holds numbers that are not finite, in {len(broken)} tensors (first: {broken[0]}): "
-            "its training has failed. Take an earlier checkpoint."
+            f"The checkpoint holds numbers that are not finite (in {listed(broken)}): its training has failed. "
+            "Take an earlier checkpoint."
         )
 
 
@@ -298,6 +301,13 @@ def _preprocess(backbone: Any, options: dict[str, Any], found: Foreign | None = 
     if channels != pre.channels:
         raise UsageError(f"The model reads {channels} channels; images are prepared with {pre.channels} (1 or 3).")
     return pre
+
+
+def _usual_preprocess(backbone: Any, options: Options) -> Preprocess:
+    """As timm evaluates the architecture: what a checkpoint was most likely trained for if nothing says it."""
+    config = resolve_model_data_config(backbone)
+    size = options.get("img_size", config["input_size"][-1])
+    return timm_preprocess({**config, "input_size": (3, size, size)}, [])
 
 
 def with_history(model: Model, **entries: Any) -> None:

@@ -78,8 +78,8 @@ def unknown_source(file: Path) -> list[str]:
     """What is missing in a converted model, and the command that measures it."""
     return [
         f"       {shlex.join(['dept', 'stats', str(file), 'SOURCE', flag('card')])}",
-        "Not known without labelled source images: class shares (`dept adapt` then takes all classes for equally "
-        "frequent), how far the confidence can be trusted, and feature statistics (cfa needs them, eata can use them). "
+        "Not known without labelled source images: class shares (`dept adapt` then assumes equally frequent classes), "
+        "how far the confidence can be trusted, and feature statistics (cfa needs them, eata can use them). "
         "`dept stats` measures all three.",
     ]
 

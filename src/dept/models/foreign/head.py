@@ -56,7 +56,7 @@ def find_head(tensors: dict[str, Tensor], width: int, called: tuple[str, ...] = 
     if not layers:
         return Head(missing="It has no classifier: no linear layer called head, fc or classifier.")
     if len(layers) > 1:
-        return Head(missing=f"It has {len(layers)} linear layers that classify, {_listed(layers)}; one is expected.")
+        return Head(missing=f"It has {len(layers)} linear layers that classify, {listed(layers)}; one is expected.")
     (name,) = layers
     reads = tensors[name].shape[1]
     if reads == 2 * width:
@@ -69,7 +69,7 @@ def find_head(tensors: dict[str, Tensor], width: int, called: tuple[str, ...] = 
     names = (name, f"{name.removesuffix('weight')}bias")
     module = _module(name)
     if module and (others := [one for one in tensors if one.startswith(module) and one not in names]):
-        return Head(missing=f"Its classifier has more than one linear layer: there is {_listed(others)} too.")
+        return Head(missing=f"Its classifier has more than one linear layer: there is {listed(others)} too.")
     return Head(tensors[name], tensors.get(names[1]), names)
 
 
@@ -80,5 +80,6 @@ def _module(name: str) -> str:
     return "" if index is None else ".".join(parts[: index + 1]) + "."
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first three of them."""
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -16,7 +16,7 @@ from dept.io import read_json
 from dept.models.build import Options, feature_width, shapes_of, skeleton
 from dept.models.checkpoint import read_state
 from dept.models.foreign import settings
-from dept.models.foreign.head import Head, find_head
+from dept.models.foreign.head import Head, find_head, listed
 from dept.models.foreign.names import (
     CLIP,
     TORCHVISION_VIT,
@@ -249,7 +249,7 @@ def _parted(arch: str, inside: Tensors, outside: Tensors, beside: Beside) -> For
         beside.notes.append(f"The head is {head.names[0]}. It is taken to read what timm's model gives out.")
     left = [name for name in outside if name not in head.names]
     if left:
-        beside.notes.append(f"Left out, as no part of the model: {', '.join(left[:3])}{' …' if left[3:] else ''}.")
+        beside.notes.append(f"Left out, as no part of the model: {listed(left)}.")
     state = {name: tensor for name, tensor in inside.items() if name not in head.names}
     known = (beside.classes, beside.preprocess, beside.title)
     return Foreign(arch, beside.options, state, head, *known, notes=tuple(beside.notes))

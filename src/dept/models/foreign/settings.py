@@ -95,6 +95,8 @@ def transformers_classes(config: Mapping[str, Any], notes: list[str]) -> tuple[s
     names = [labels.get(str(number)) for number in range(len(labels))]
     if not all(isinstance(name, str) and name for name in names):
         raise DataError(f"id2label in config.json must name every class from 0 to {len(labels) - 1}.")
+    if names[0] == "LABEL_0":
+        notes.append("config.json has no class names, only LABEL_0 and so on. Give the names as `classes`.")
     return _distinct([str(name) for name in names], notes)
 
 
@@ -139,6 +141,15 @@ def timm_settings(
     given = config.get("pretrained_cfg", config)
     if not isinstance(given, dict):
         raise DataError("pretrained_cfg in config.json must be an object.")
+    names = config.get("label_names", given.get("label_names"))
+    if names is not None and not (isinstance(names, list) and 0 < len(names) <= MOST_CLASSES):
+        raise DataError(f"label_names in config.json must be a list of up to {MOST_CLASSES:,} names.")
+    classes = None if names is None else _distinct([str(name) for name in names], notes)
+    return config["architecture"], options, classes, timm_preprocess(given, notes)
+
+
+def timm_preprocess(given: Mapping[str, Any], notes: list[str]) -> Preprocess:
+    """How timm prepares images for evaluation, from a `pretrained_cfg`."""
     size = _side((given.get("input_size") or [3, 224, 224])[-1])
     share = given.get("crop_pct", 0.875)
     if not isinstance(share, int | float) or not 0.01 <= share <= 1:
@@ -146,7 +157,7 @@ def timm_settings(
     mode, method = given.get("crop_mode", "center"), given.get("interpolation", "bilinear")
     if mode not in ("center", "squash") or method not in ("bilinear", "bicubic"):
         notes.append(f"Crop mode {mode!r} and interpolation {method!r} are replaced by the nearest supported ones.")
-    preprocess = Preprocess(
+    return Preprocess(
         size,
         math.floor(size / share),
         "squash" if mode == "squash" else "shorter",
@@ -154,11 +165,6 @@ def timm_settings(
         _numbers(given, "mean", (0.485, 0.456, 0.406)),
         _numbers(given, "std", (0.229, 0.224, 0.225)),
     )
-    names = config.get("label_names", given.get("label_names"))
-    if names is not None and not (isinstance(names, list) and 0 < len(names) <= MOST_CLASSES):
-        raise DataError(f"label_names in config.json must be a list of up to {MOST_CLASSES:,} names.")
-    classes = None if names is None else _distinct([str(name) for name in names], notes)
-    return config["architecture"], options, classes, preprocess
 
 
 def _resize(size: Any, *, shorter: bool) -> tuple[int, Literal["squash", "shorter", "none"]]:

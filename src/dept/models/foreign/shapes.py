@@ -54,6 +54,8 @@ def recognise(shapes: Shapes, known: Options) -> tuple[str, Options]:
             "The checkpoint is one of timm's Eva models (EVA-02, DINOv3, Perception Encoder, RoPE-ViT). Their weights "
             f"do not say how positions are rotated. {ASK}"
         )
+    if any(name.startswith("features.0.") for name in shapes):
+        raise DataError("The checkpoint looks like a model of torchvision, of which only ViTs and ResNets can be read.")
     if _VIT not in shapes or "patch_embed.proj.weight" not in shapes:
         raise DataError(f"The architecture is not recognised from the tensors ({_first(shapes)}). {ASK}")
     options = vit_options(shapes, known) | known
