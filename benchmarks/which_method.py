@@ -24,15 +24,15 @@ ADVICE = (
     Advice("you do not know, or classes may be absent", "`dept adapt` (method `auto`)", "pacs-few", "auto"),
     Advice("the classes are about as frequent as in the source images", "`--method dept+`", "pacs-mini", "DePT+"),
     Advice("the same, and every weight may change", "`--method shot`", "pacs-mini", "SHOT"),
-    Advice("the paper's method, to the letter", "`--method dept --preset official`", "pacs-mini", "DePT-G"),
-    Advice("most predictions are wrong at the start", "`--method dept --recentre`", "pacs-mini", "DePT-G, recentred"),
+    Advice("DePT as its authors released it", "`--method dept --preset official`", "pacs-mini", "DePT-G"),
+    Advice("DePT, most predictions wrong at the start", "`--method dept --recentre`", "pacs-mini", "DePT-G, recentred"),
     Advice("fewer than 500 images", "`--method dept`", "pacs-ratio", "DePT-G, 20 %"),
     Advice("several source domains", "`dept train A B C`, then `--method dept`", "pacs-multi", "DePT-G"),
     Advice("a stream, and no time to train", "`dept stream --method neo`", "pacs-mini", "NEO (prompted, M=4)"),
     Advice("a stream of noise, blur or weather", "`dept stream --method eata`", "imagenet-c-mini", EATA),
-    Advice("a stream that passes from domain to domain", "`dept stream --method dept`", "streams", "DePT-G, continual"),
-    Advice("labelled source images are at hand", "`dept uda --method mcc`", "pacs-mini", "MCC (source data)"),
-    Advice("not this: entropy alone, many steps", "`--method tent` offline", "pacs-mini", "Tent, 300 steps"),
+    Advice("a stream that moves from domain to domain", "`dept stream --method dept`", "streams", "DePT-G, continual"),
+    Advice("labelled source images are available", "`dept uda --method mcc`", "pacs-mini", "MCC (source data)"),
+    Advice("avoid: entropy alone, many steps", "`--method tent` offline", "pacs-mini", "Tent, 300 steps"),
 )  # fmt: skip
 
 

@@ -21,13 +21,15 @@ from dept.methods.base import Method
 from dept.methods.declared import fields, module_docstring
 
 PAGES = ROOT / "docs" / "methods"
-COMMANDS = {
+COMMANDS = {  # by setting, or by the name of the method
     "auto": "dept adapt MODEL IMAGES --method {name} --out RUN",
     "offline": "dept adapt MODEL IMAGES --method {name} --out RUN",
     "online": "dept stream MODEL IMAGES --method {name} --out RUN",
     "uda": "dept uda MODEL SOURCE TARGET --method {name} --out RUN",
     "train": "dept train SOURCE --out RUN",
+    "multi-source-training": "dept train SOURCE_A SOURCE_B --out RUN",
 }
+MEANT = {"uda": "adaptation with labelled source images", "train": "source training", "auto": "offline"}
 # What a docstring says after its first words. Everything before the first of them is what the method does.
 PARTS = {"Deviation": "Deviations", "Deviations": "Deviations", "Cost": "Cost", "Fails when": "When it fails"}
 OURS = {"pacs-mini", "pacs-few", "pacs-multi", "pacs-full", "pacs-ratio", "streams", "imagenet-c-mini", "digits"}
@@ -62,27 +64,33 @@ def page(name: str) -> str:
 def facts(kind: type[Method], module: str) -> str:
     """What the class says of itself, as a table."""
     path = "src/" + module.replace(".", "/") + ".py"
-    rows = {
-        "name": f"`{kind.name}`",
-        "meant for": ", ".join({"uda": "with source images", "auto": "offline"}.get(s, s) for s in kind.settings),
-    }
+    rows = {"name": f"`{kind.name}`", "meant for": ", ".join(MEANT.get(one, one) for one in kind.settings)}
     if issubclass(kind, Method):  # `auto` is a choice among methods, and has no step of its own
         needs = {
-            "fresh prompts, if the model has none": kind.needs_prompts,
+            "prompts, which a model without them is given": kind.needs_prompts,
             "source statistics (`dept stats`)": kind.needs_stats,
+            "a model from `dept train --aux rotation`": kind.needs_rotations,
             "labelled source images": "uda" in kind.settings or "train" in kind.settings,
         }
-        plural = "" if kind.forwards_per_step == 1 else "s"
-        per_epoch = f", and {kind.passes_per_epoch} per image and epoch" if kind.passes_per_epoch else ""
         rows |= {
-            "cost of a step": f"{kind.forwards_per_step:g} forward{plural} per image{per_epoch}",
+            "cost of a step": cost(kind),
             "assumes equally frequent classes": "yes" if kind.assumes_balance else "no",
             "needs": ", ".join(need for need, given in needs.items() if given) or "nothing but images",
         }
     rows["code"] = f"[`{path}`](../../{path})"
-    command = COMMANDS[kind.settings[0]].format(name=kind.name)
+    command = (COMMANDS.get(kind.name) or COMMANDS[kind.settings[0]]).format(name=kind.name)
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())]
     return "\n".join([f"```bash\n{command}\n```\n", *lines])
+
+
+def cost(kind: type[Method]) -> str:
+    """What the estimates of time count, in forward passes."""
+    if not kind.forwards_per_step:
+        return "none: nothing is learned"
+    passes = kind.passes_per_epoch
+    per_epoch = f", and {passes} more per image and epoch" if passes else ""
+    many = "pass" if kind.forwards_per_step == 1 else "passes"
+    return f"{kind.forwards_per_step:g} forward {many} per image, where a backward counts as one or two{per_epoch}"
 
 
 def prose(body: str) -> Iterator[str]:

@@ -83,6 +83,7 @@ class Method:
 
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
+    needs_rotations: ClassVar[bool] = False  # whether source training must have taught the model rotations (`aux`)
     enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
     reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`

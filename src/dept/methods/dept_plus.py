@@ -1,13 +1,13 @@
 """DePT+: information maximisation on the prompts, from a re-centred start, with labels for two views. Ours, no paper.
 
-Tunes DePT's prompts with SHOT's objective. The head takes up the mean of the target's features before the first step
-(as NEO does), so that first labels are made by a model that no longer leans to a few classes. Then every prediction is
-to become confident, the mean prediction even, and each image is to keep the label of its nearest class centroid, found
-anew after every epoch (SHOT's three terms). A strong view of the image is to have the same label, as in DePT: what is
-learned must not depend on colours and crops. Weights of the head stay, so that classes keep their meaning.
+Tunes DePT's prompts with SHOT's objective. Before the first step the head absorbs the mean of the target's features, as
+in NEO, so that the first labels come from a model that no longer leans to a few classes. Then predictions become
+confident while their mean stays even, and each image learns the label of its nearest class centroid, recomputed every
+epoch (SHOT's three terms). A strong view of the image learns the same label, as in DePT: what is learned must not
+depend on colours and crops. The weights of the head stay fixed, so that classes keep their meaning.
 Where a batch is too small to hold all classes, its mean prediction is completed by that of all images.
-In a stream there are no labels. The head follows the running mean of features, as far as several classes were
-predicted so far: the mean of one class alone is that class, and not a shift.
+In a stream there are no centroid labels. The head follows the running mean of the features, the more so the more
+classes have been predicted: the mean of a single class is that class, not a shift.
 Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
 far from balanced (preset `unbalanced` leaves out what pulls them there).
 """

@@ -1,7 +1,7 @@
 """Full: DePT's objective with every parameter tuned (Gao et al., ICLR 2023, the row "Full" of its ablation).
 
-The same pseudo-labels, bank and regulariser as `dept`; the backbone moves too. Preset `official` gives it the one rate
-that the released code has for everything, 5e-3. By default it learns at its own smaller rate, which is ours: the text
+The same pseudo-labels, bank and regulariser as `dept`, but the backbone moves too. Preset `official` has the released
+code's one learning rate for everything, 5e-3. By default the backbone has a smaller one, which is our choice: the text
 gives none, and 5e-3 can be too much for a whole ViT.
 On a model without prompts the terms on prompts are void and only the DINO term on CLS regularises.
 Cost: as DePT, plus a teacher, gradients and momentum of the whole model. Fails when: adaptation images are few:

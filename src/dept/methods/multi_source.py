@@ -1,5 +1,8 @@
 """Source training on several domains, with shared and per-domain prompts.
 
+Some of the prompts of a stage are shared, the others belong to the image's domain (`domain_prompts`). A step draws the
+same number of images from every domain. The model that is written has the shared prompts and the mean of the domains'
+as its prompts, which is where the paper starts adaptation, and those of each domain beside them.
 Cost: as source training on one domain. Fails when: a domain has few images: a batch draws equally from all of them.
 """
 

@@ -2,8 +2,8 @@
 
 Every image is turned by 0, 90, 180 or 270 degrees and the encoder learns to tell which, with a linear head that the
 source training has already taught this (`model.auxiliary`); the classifier, which shares the encoder, follows.
-Simplified: one step per batch and no return to the source model in between; the paper's standard form makes ten
-steps on 32 augmented copies of each single image, and its encoder shares only the first three stages of a ResNet.
+Simplified: one step per batch (`steps_per_batch`) and no return to the source model in between. The standard form
+makes ten steps on 32 augmented copies of each image, and its encoder shares only the first three stages of a ResNet.
 Cost: one forward and backward per batch, one forward to predict. Fails when: the source model was not trained with
 the rotation task, or rotation is no cue (digits, aerial images, textures).
 """
@@ -35,6 +35,7 @@ class TTT(Method):
     summary = "rotation prediction at test time with a source-trained rotation head (Sun et al., ICML 2020)"
     settings = ("online",)
     views = "w"
+    needs_rotations = True
 
     @dataclass(frozen=True)
     class Config(OnlineConfig):

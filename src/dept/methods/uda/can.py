@@ -4,7 +4,7 @@ Alternates between clustering the target (spherical k-means from the source clas
 domains together within classes and apart between classes, on class-aware batches. Cost: per step a forward and backward
 of 30 + 60 source and 60 target images; per epoch a pass over both domains. Fails when: clusters do not follow classes.
 
-Deviations from the authors: centers are sums of unit features, so that long ones count no more than others, and an
+Deviations: centers are sums of unit features, so that long ones count no more than others, and an
 empty cluster keeps its center (theirs, preset `released`: sums of the features as they are, and an empty cluster begins
 again at the source's center). Features for clustering come from test views, an epoch has a fixed number of steps
 (theirs: a fifth of a pass, about 500 on VisDA), the first layers learn too. Batch norm: each domain is normalised with
