@@ -39,6 +39,14 @@ def test_the_source_model_is_kept_if_nothing_is_nearer() -> None:
     assert choose([candidate("neo", near)], EVEN, differ=False).kept == "source"
 
 
+def test_many_changes_must_bring_much() -> None:
+    nearer = (0.65, 0.15, 0.1, 0.1)  # by 0.05
+    for changed, kept in ((0.1, "neo"), (0.45, "neo"), (0.55, "source")):
+        assert choose([candidate("neo", nearer, changed=changed, images=10_000)], EVEN, differ=False).kept == kept
+    few = candidate("neo", nearer, changed=0.3, images=100)  # √(0.3 / 100) = 0.055: it may be chance
+    assert choose([few], EVEN, differ=False).kept == "source"
+
+
 def test_without_known_shares_only_what_assumes_nothing_may_change_predictions() -> None:
     candidates = [candidate("neo", EVENED), candidate("dept+", EVENED)]
     assert choose(candidates, EVEN, differ=True).kept == "source"

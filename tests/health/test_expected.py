@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dept.health.expected import expected_gain
+from dept.health.expected import Expected, expected_gain
 from dept.health.prior import Prior
 
 EVEN = Prior((0.25,) * 4, "uniform", declared=True)
@@ -28,6 +30,28 @@ def test_predictions_that_collapse_are_harmful() -> None:
 def test_a_few_images_prove_no_harm() -> None:
     assert expected_gain(EVENED, (0.35, 0.25, 0.2, 0.2), 0.3, 1000, EVEN).verdict == "harmful"
     assert expected_gain(EVENED, (0.35, 0.25, 0.2, 0.2), 0.3, 20, EVEN).verdict == "uncertain"
+
+
+def test_what_optimises_class_shares_needs_a_source_model_that_is_mostly_right() -> None:
+    def said(**known: Any) -> Expected:
+        return expected_gain(LEANING, EVENED, 0.5, 1000, EVEN, **known)
+
+    assert said().verdict == "improved" and said(optimised=True, accuracy=(0.5, 0.9)) == replace(
+        said(), accuracy=(0.5, 0.9)
+    )
+    for accuracy in (None, (0.4, 0.9)):
+        unproven = said(optimised=True, accuracy=accuracy)
+        assert unproven.verdict == "uncertain" and unproven.high == said().high
+        assert unproven.low == pytest.approx(-0.1 * 0.5 - math.sqrt(0.5 / 1000) / 2)
+    assert expected_gain(EVENED, LEANING, 0.5, 1000, EVEN, optimised=True).verdict == "harmful"
+
+
+def test_few_images_touch_several_bands() -> None:
+    """e / D = 0.2 lies in the band up to 0.3; off by √(D/n)/D = 0.32 it may also be in those up to -0.1 and 1."""
+    many, few = (expected_gain((0.35, 0.25, 0.2, 0.2), EVENED, 0.5, n, EVEN) for n in (100_000, 20))
+    assert (many.low, many.high) == (pytest.approx(-0.005), pytest.approx(0.305))
+    assert few.low == pytest.approx(-0.3 * 0.5 - math.sqrt(0.5 / 20) / 2)
+    assert few.high == 0.5  # 0.85 D and the margin are more than D
 
 
 def test_a_change_that_leads_nowhere_is_uncertain() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dept.health.expected import margin
 from dept.health.prior import Prior, sampling_noise, total_variation
 
 LIMIT = 0.1
@@ -25,8 +26,8 @@ REMAINS = 0.6
 """share of the source model's distance that remains after re-centring if classes are absent; a shift leaves less"""
 FAR = 0.25
 """distance after re-centring that counts as unlike the source in any case (docs/auto.md)"""
-MARGIN = 0.01
-"""gain in distance that is worth a change of predictions"""
+WORTH = 0.1
+"""share of the changed predictions that must count towards the believed shares: less is change for its own sake"""
 LARGEST_CHANGE = 0.25
 """share of predictions that a candidate may change where class shares are not known"""
 ASSUMES_NOTHING = ("notela",)
@@ -85,7 +86,12 @@ def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choic
         kept = safe[-1].name if safe else "source"
         why = "class shares seem to be unlike the source's, so only a method that assumes nothing about them may change"
         return Choice(kept, f"{why} predictions. If they are alike, say so with `prior`.", rows)
-    best = min(distances, key=lambda name: distances[name])
-    if distances[best] > start - MARGIN:
-        return Choice("source", f"no candidate comes nearer to {prior} than the source model.", rows)
-    return Choice(best, f"its predictions come nearest to {prior}.", rows)
+    worth = [one.name for one in candidates if start - distances[one.name] > worthwhile(one)]
+    if not worth:
+        return Choice("source", f"no candidate comes enough nearer to {prior} than the source model.", rows)
+    return Choice(min(worth, key=lambda name: distances[name]), f"its predictions come nearest to {prior}.", rows)
+
+
+def worthwhile(one: Scored) -> float:
+    """Decrease of the distance that is worth a candidate's changes: beyond chance, and in proportion to them."""
+    return max(margin(one.changed, one.images), WORTH * one.changed)

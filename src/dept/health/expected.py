@@ -7,7 +7,14 @@ the expected ones:
     e = TV(shares before, π) - TV(shares after, π)        TV: total variation, π: expected class shares
 
 The ratio e / D says how much of the change was towards π. `BANDS` has, for ranges of it, the gains that runs with known
-labels had, as multiples of D. `benchmarks/expected_gain.py` checks them against all committed runs (docs/verdict.md).
+labels had, as multiples of D. Two things widen the interval:
+
+- e is measured on n images, so it is off by √(D/n) or so. The interval covers all bands within that of e.
+- A method that pulls predictions towards even shares comes nearer to π even where its new predictions are no better.
+  What it optimises cannot judge it. Its gain then counts only if the source model is known to be right about most
+  images (the card's interval of accuracy): among the labels of such a model there is something to follow.
+
+`benchmarks/expected_gain.py` and `verdict_calibration.py` check it against runs with known labels (docs/verdict.md).
 All of this holds only if the target has about the class shares π. Otherwise only labels tell (`dept check`).
 """
 
@@ -31,6 +38,10 @@ BANDS = (
 """(e / D up to, least gain / D, largest gain / D)"""
 LEAST_MARGIN = 0.01
 """in e, and at both ends of the interval; more in small sets (see `margin`)"""
+RIGHT = 0.5
+"""lower end of the source model's accuracy from which on it counts as right about most images"""
+UNPROVEN = -0.1
+"""least gain / D of a method that optimises class shares, from a source model that may be wrong about most images"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,15 @@ def margin(changed: float, images: int) -> float:
 
 
 def expected_gain(
-    before: Sequence[float], after: Sequence[float], changed: float, images: int, prior: Prior, *, differ: bool = False
+    before: Sequence[float],
+    after: Sequence[float],
+    changed: float,
+    images: int,
+    prior: Prior,
+    *,
+    differ: bool = False,
+    optimised: bool = False,
+    accuracy: tuple[float, float] | None = None,
 ) -> Expected:
     """The expected gain of a run whose predicted class shares went from `before` to `after`.
 
@@ -66,15 +85,26 @@ def expected_gain(
         changed: D, the share of predictions that changed.
         images: n, how many there were.
         differ: whether the target seems to have other class shares than `prior` (see `shares_differ`).
+        optimised: whether the method pulls predictions towards even class shares (`Method.assumes_balance`).
+        accuracy: interval of the source model's accuracy, if it is known.
     """
     if differ:
-        return Expected("uncertain", 0.0, -changed, changed, "unknown")
+        return Expected("uncertain", 0.0, -changed, changed, "unknown", accuracy)
     nearer = total_variation(before, prior.shares) - total_variation(after, prior.shares)
     nearer = max(-changed, min(changed, nearer))
-    ratio = nearer / changed if changed else 0.0
-    least, largest = next((low, high) for limit, low, high in BANDS if ratio <= limit)
     slack = margin(changed, images)
+    least, largest = _ratios(nearer, slack, changed)
+    if optimised and (accuracy is None or accuracy[0] < RIGHT):
+        least = min(least, UNPROVEN)
     low = max(-changed, least * changed - slack / 2)
     high = min(changed, largest * changed + slack / 2)
     verdict: Verdict = "harmful" if nearer < -slack else "improved" if low > 0 else "uncertain"
-    return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin)
+    return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin, accuracy)
+
+
+def _ratios(nearer: float, slack: float, changed: float) -> tuple[float, float]:
+    """Least and largest gain / D of the bands that e may lie in."""
+    ends = [min(1.0, (nearer + side * slack) / changed) if changed else 0.0 for side in (-1, 1)]
+    first, last = (next(n for n, (limit, _, _) in enumerate(BANDS) if end <= limit) for end in ends)
+    touched = BANDS[first : last + 1]
+    return min(least for _, least, _ in touched), max(largest for _, _, largest in touched)

@@ -285,7 +285,7 @@ class AdaptJob(ScoredJob):
         if self.readings.scored:
             scored["readouts"] = self.readings.top1(self.at_end)
             scored["readouts_mean_per_class"] = self.readings.mean_per_class(self.at_end)
-        expected = self.outlook.expected(found["label_free"])
+        expected = self.outlook.expected(found["label_free"], optimised=self.method.assumes_balance)
         harmful = expected["verdict"] == "harmful" and not self.options.accept
         self.file = self.folder.path / REJECTED if harmful else self.folder.product
         own = {"method": self.method.name, "notes": self.notes, **self._domains()}

@@ -147,9 +147,18 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     record = {"prior": prior.origin, "declared": prior.declared, "steps": steps, **asdict(choice)}
     result, made = runs[choice.kept]
     last = scored(choice.kept, result)
-    expected = expected_gain(last.before, last.after, last.changed, last.images, prior, differ=differ).record()
-    expected["accuracy"] = result["expected"]["accuracy"]  # of the source model, so the same for every candidate
-    return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected, "auto": record}), made)
+    accuracy = result["expected"]["accuracy"]  # of the source model, so the same for every candidate
+    expected = expected_gain(
+        last.before,
+        last.after,
+        last.changed,
+        last.images,
+        prior,
+        differ=differ,
+        optimised=methods.get(choice.kept).assumes_balance,
+        accuracy=accuracy and tuple(accuracy),
+    )
+    return _kept(trial, choice.kept, cast(Result, {**result, "expected": expected.record(), "auto": record}), made)
 
 
 def longest(model: Model) -> str:
