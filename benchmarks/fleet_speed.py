@@ -1,19 +1,18 @@
-"""What a second worker brings to a fleet, and what memory it takes: `python benchmarks/fleet_speed.py`.
+"""What a second worker brings to a fleet, and what memory it takes: `python benchmarks/fleet_speed.py` prints a table.
 
-A fleet of small sites (real digits, the embedded model) is run by one local worker and by several, after one site in a
-process of its own. Printed as JSON:
+`--measure` makes the figures anew, on a machine that does nothing else: a fleet of small sites (real digits, the
+embedded model) is run by one local worker and by several, after one site in a process of its own.
 
 - `throughput`: sites per second of the whole fleet, with the start of the processes; `speedup` over one worker. And the
   same without the start, from the first site that ended to the last.
 - `memory`: the sum over the workers of the most memory that each ever held (VmHWM), divided by workers × that of the
   process that adapts a single site: one that holds torch, the backbone and one adapter.
-
-Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from dept.data.digits import real_digits, write_digits
 from dept.runs.fleet import fleet
 from dept.runs.runners.options import RunnerOptions
 
+RESULT = Path(__file__).parent / "results" / "cost" / "fleet_speed.json"
 SINGLE = """
 import sys, json, torch
 from pathlib import Path
@@ -60,10 +60,11 @@ class Memory(threading.Thread):
         tasks = Path("/proc/self/task")
         while not self.ended.wait(0.1):
             for children in tasks.glob("*/children"):
-                for process in map(int, children.read_text().split()):
-                    words = (Path("/proc") / str(process) / "status").read_text().split()
-                    if "VmHWM:" in words and "spawn_main" in self.command(process):
-                        self.most[process] = int(words[words.index("VmHWM:") + 1])
+                with contextlib.suppress(OSError):  # a thread or a process has ended meanwhile
+                    for process in map(int, children.read_text().split()):
+                        words = (Path("/proc") / str(process) / "status").read_text().split()
+                        if "VmHWM:" in words and "spawn_main" in self.command(process):
+                            self.most[process] = int(words[words.index("VmHWM:") + 1])
 
     @staticmethod
     def command(process: int) -> str:
@@ -97,13 +98,8 @@ def measure(sites: Path, workers: int, settings: dict[str, Any], folder: Path) -
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sites", type=int, default=50)
-    parser.add_argument("--images", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    given = parser.parse_args()
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """The single process, then a fleet for every number of workers."""
     settings = {"method": "dept+", "max_iters": given.steps, "batch": 16, "device": "cpu"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,7 +111,32 @@ def main() -> None:
     for row in rows:
         row["speedup"] = round(row["throughput"] / rows[0]["throughput"], 2)
         row["memory"] = round(sum(row["megabytes"]) / (row["workers"] * unit), 3)
-    print(json.dumps({"sites": given.sites, **settings, "single_megabytes": unit, "runs": rows}, indent=2))
+    return {"sites": given.sites, **settings, "single_megabytes": unit, "runs": rows}
+
+
+def shown(found: dict[str, Any]) -> str:
+    lines = [
+        "| workers | seconds | sites per second | without the start | throughput | memory of each | memory in all |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in found["runs"]:
+        rates = f"{row['throughput']:.2f} | {row['throughput_without_start']:.2f} | {row['speedup']:.2f} ×"
+        memory = f"{', '.join(f'{one:,.0f} MB' for one in row['megabytes'])} | {row['memory']:.2f} ×"
+        lines.append(f"| {row['workers']} | {row['seconds']:.0f} | {rates} | {memory} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="make the figures anew")
+    parser.add_argument("--sites", type=int, default=50)
+    parser.add_argument("--images", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    given = parser.parse_args()
+    if given.measure:
+        RESULT.write_text(json.dumps(measured(given), indent=2) + "\n")
+    print(shown(json.loads(RESULT.read_text())))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main() -> None:
         size = sum(file.stat().st_size for file in folder.iterdir()) / given.images
         print(f"{given.images} JPEG files of {size / 1000:.0f} KB, batches of {BATCH}, {os.cpu_count()} cores, "
               f"{platform.machine()}, load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
-        names = " | ".join(f"{n} workers" for n in given.workers)
+        names = " | ".join(f"{n} worker{'s' * (n != 1)}" for n in given.workers)
         print(f"| images from | views | one core | {names} |\n|---|---|---:|{'---:|' * len(given.workers)}")
         for place, source in (("folder", folder), ("tar", packed(folder))):
             for views, letters in (("test", "t"), ("weak, strong, strong", "wss")):

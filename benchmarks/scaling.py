@@ -165,11 +165,11 @@ def modelled(found: dict[str, dict[str, float]], rate: float) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="make the figures anew")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    given, _ = parser.parse_known_args(argv)
+    given = parser.parse_args()
     if given.worker:
         worker(given.worker)
         return
@@ -182,4 +182,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

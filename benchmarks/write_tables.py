@@ -29,6 +29,7 @@ def table(match: re.Match[str]) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         if program == "python":
+            sys.argv = words
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         elif words[0] == "methods":
             print(method_table())
