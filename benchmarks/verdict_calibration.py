@@ -1,7 +1,8 @@
 """Is the verdict right on shifts it was not made for? `python benchmarks/verdict_calibration.py` prints the tables.
 
-Reads the runs that `verdict_runs.py` has made. Class shares are declared where the target has the expected ones (and
-where a run is broken), and unknown where it does not. *Lost* and *gained*: by more than two points.
+Reads the runs that `verdict_runs.py` has made, of source models without a card. Class shares are declared where the
+target has the expected ones (and where a run is broken), and unknown where it does not. *Lost* and *gained*: by more
+than two points.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from statistics import mean, median
 from typing import Any
 
 import torch
+from verdict_runs import METHODS
 
+from dept import methods
 from dept.health.choice import Scored, shares_differ
 from dept.health.disagreement import disagreeing, draw
 from dept.health.expected import Expected, expected_gain
@@ -51,8 +54,12 @@ def judged(record: dict[str, Any]) -> Judged:
     even = Prior((1 / count,) * count, "uniform", declared=True)
     images = len(record["before"])
     differ = shares_differ(Scored("neo", before, neo, changed, images), even)
-    said = [expected_gain(before, after, changed, images, even, differ=gate) for gate in (False, differ)]
-    return Judged(record, _accuracy(record, "after") - _accuracy(record, "before"), *said)
+    optimised = methods.get(METHODS[record["run"]["method"]][0]).assumes_balance
+    declared, unknown = (
+        expected_gain(before, after, changed, images, even, differ=gate, optimised=optimised)
+        for gate in (False, differ)
+    )
+    return Judged(record, _accuracy(record, "after") - _accuracy(record, "before"), declared, unknown)
 
 
 def _shares(labels: Sequence[int], count: int) -> list[float]:

@@ -44,6 +44,8 @@ SIDE, IMAGES, STEPS, POINTS = 32, 150, 30, 3
 # Times the default learning rates, which are made for large pretrained models. These are small and from scratch.
 RATE, BROKEN_RATE = 10, 100
 SEVERITY = {"digits": 5, "characters": 4}
+MILDER = 2
+"""severity of further runs on the characters, whose targets are called "fog/2" and so on"""
 RUNTIME = Runtime("cpu")
 
 ON_PROMPTS = {"tune": "prompts", "lr": 5e-3}
@@ -76,13 +78,17 @@ class Run:
 def plan() -> Iterator[Run]:
     """All runs: sound ones, broken ones, and targets with other class shares."""
     for source in SEVERITY:
-        targets = (["real"] if source == "digits" else []) + list(CORRUPTIONS)
-        some = (["real"] if source == "digits" else []) + list(SOME)
+        targets, some = (_targets(source, names) for names in (list(CORRUPTIONS), list(SOME)))
         yield from (Run(source, target, method) for target in targets for method in METHODS)
         for fault in ("rate", "noise", "normalisation"):
             yield from (Run(source, target, method, fault=fault) for target in some for method in BROKEN)
         for shares in ("few", "skewed", "single"):
             yield from (Run(source, target, method, shares=shares) for target in some for method in SHIFTED)
+
+
+def _targets(source: str, names: list[str]) -> list[str]:
+    """Real handwriting for the digits, a second severity for the characters."""
+    return ["real", *names] if source == "digits" else [*names, *(f"{name}/{MILDER}" for name in names)]
 
 
 def rendered_characters(count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -151,7 +157,9 @@ def pixels(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _corrupted(image: np.ndarray, run: Run, number: int) -> np.ndarray:
-    return corrupt(np.repeat(image[..., None], 3, axis=2), run.target, SEVERITY[run.source], seed=number)[..., 0]
+    name, _, severity = run.target.partition("/")
+    coloured = np.repeat(image[..., None], 3, axis=2)
+    return corrupt(coloured, name, int(severity or SEVERITY[run.source]), seed=number)[..., 0]
 
 
 def adapted(run: Run, model_file: Path, folder: Path) -> dict[str, Any]:

@@ -29,11 +29,11 @@ from dept.health.gain import Verdict
 from dept.health.prior import Prior, total_variation
 
 BANDS = (
-    (-0.5, -0.80, -0.10),
-    (-0.1, -0.30, 0.25),
-    (0.1, -0.20, 0.35),
-    (0.3, 0.00, 0.60),
-    (1.0, 0.10, 0.85),
+    (-0.5, -0.60, -0.05),
+    (-0.1, -0.35, 0.05),
+    (0.1, -0.10, 0.20),
+    (0.3, 0.00, 0.50),
+    (1.0, 0.10, 0.75),
 )
 """(e / D up to, least gain / D, largest gain / D)"""
 LEAST_MARGIN = 0.01
