@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -54,8 +55,8 @@ def test_command_prints_a_table_and_next_commands(tmp_path: Path, capsys: pytest
         "Source-G",
         "Tent-G, learning rate 0.5",
         "DePT-G",
-        "verdict without labels",
-        "tunable",
+        "without labels",
+        "with 30 labels",
         "dept predict",
         "dept evaluate",
         "dept info",
@@ -65,7 +66,7 @@ def test_command_prints_a_table_and_next_commands(tmp_path: Path, capsys: pytest
     assert f"Report: {report}" in text and "on 64 labelled images" in report.read_text()
     assert "The story" in checked(report.read_text()).text
     drawn = ElementTree.parse(tmp_path / "story-G.svg").getroot()
-    assert drawn.tag == "{http://www.w3.org/2000/svg}svg" and "; labels say " in drawn.attrib["aria-label"]
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg" and "Without labels: " in drawn.attrib["aria-label"]
     commands = [line.split() for line in text.splitlines() if line.startswith("  dept ")]
     assert main(commands[1][1:]) == 0  # what is printed can be pasted
 
@@ -128,5 +129,19 @@ def test_a_wrong_setting_is_told_as_it_is() -> None:
     before, after = ({"top1": value} for value in (0.68, 0.33))
     said = {"verdict": "harmful", "gain": -0.4, "low": -0.477, "high": -0.042, "shares": "uniform"}
     told = Told("Tent", {"before": before, "after": after, "expected": said})  # type: ignore[typeddict-item]
-    assert (told.tone, round(told.truth), told.accuracies) == ("bad", -35, "68.0 → 33.0 %")
-    assert str(told) == ("Tent, said without labels: harmful, −47.7 to −4.2 points; labels say −35.0 (68.0 → 33.0 %).")
+    assert (told.said.tone, round(told.truth), told.accuracies) == ("bad", -35, "68.0 → 33.0 %")
+    assert str(told) == "Tent: accuracy 68.0 → 33.0 %, −35.0 points. Without labels: harmful, −47.7 to −4.2."
+    judged = {"verdict": "harmful", "ci95": [-0.4, -0.3], "labels": {"a.png": "before", "b.png": "neither"}}
+    assert str(replace(told, judged=judged)).endswith("With 2 labels: harmful, −40.0 to −30.0.")
+
+
+def test_thirty_labels_judge_the_run(tmp_path: Path) -> None:
+    """The names of the folders answer for a person, also where an earlier demo has left its labels."""
+    for epochs in (1, 2):
+        row = demo.run_demo(tmp_path, limit=200, epochs=epochs).rows[-1]
+        judged = json.loads((tmp_path / "dept-G" / "verdict.json").read_text())
+        assert row.judged == judged["verdict"] and 1 <= len(judged["labels"]) <= demo.LABELS
+        before, after = sum(judged["labels"][one] == "before" for one in judged["labels"]), judged["right_after"]
+        assert before == judged["right_before"] and f"with {before + after + judged['neither']} labels" in (
+            (tmp_path / "story-G.svg").read_text()
+        )

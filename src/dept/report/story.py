@@ -6,7 +6,7 @@ The picture is an SVG with its own colours, so that it can stand outside the pag
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,57 @@ from dept.runs.record import Result
 
 DRAWN, COLUMNS, SIDE, PITCH = 10, 5, 46, 66
 DRAW_SEED = 0  # the changed images that are shown are drawn, not picked
-WIDTH, HEIGHT, MIDDLE = 820, 300, 400  # the labels are left of the middle, the intervals right of it
+WIDTH, HEIGHT, MIDDLE = 820, 312, 400  # the labels are left of the middle, the intervals right of it
 AXIS = (-70.0, 30.0)  # points; longer if a run needs it
 TONES: dict[str, Tone] = {"improved": "good", "harmful": "bad"}
-COLOURS = {"ink": "#16202b", "soft": "#566270", "good": "#007a5a", "bad": "#c2410c", "unclear": "#6b5bab"}
-STYLE = "".join(
-    [
-        "<style>.st-page{fill:#ffffff}.st-dot{fill:#16202b}.st-line{stroke:#dfe4ea}.st-zero{stroke:#566270}",
-        *(f".st-{name}{{fill:{colour};font:13px system-ui,sans-serif}}" for name, colour in COLOURS.items()),
-        *(f".st-bar-{name}{{fill:{colour};opacity:.3}}" for name, colour in COLOURS.items()),
-        ".st-bold{fill:#16202b;font:600 14px system-ui,sans-serif}</style>",
-    ]
+LIGHT = {
+    "page": "#ffffff", "line": "#dfe4ea", "ink": "#16202b", "soft": "#566270", "good": "#007a5a", "bad": "#c2410c",
+    "unclear": "#6b5bab",
+}  # fmt: skip
+DARK = {
+    "page": "#161d25", "line": "#2b3542", "ink": "#e7ebf0", "soft": "#9daab8", "good": "#35c796", "bad": "#ff8a5c",
+    "unclear": "#b0a2f0",
+}  # fmt: skip
+SOFT = "st-text st-soft"
+FONTS = (  # words have a rim, because lines run behind them
+    ".st-text,.st-bold{font:13px system-ui,sans-serif;paint-order:stroke;stroke-width:4px;stroke-linejoin:round}"
+    ".st-bold{font-weight:600;font-size:14px}.st-bar{opacity:.35}"
 )
+
+
+def _style() -> str:
+    """Colours for a light and a dark page, by the names of `LIGHT`."""
+
+    def rules(colours: Mapping[str, str]) -> str:
+        fills = "".join(f".st-{name}{{fill:{colour}}}" for name, colour in colours.items())
+        strokes = f".st-line{{stroke:{colours['line']}}}.st-zero{{stroke:{colours['soft']}}}"
+        return f"{fills}{strokes}.st-text,.st-bold{{stroke:{colours['page']}}}"
+
+    return f"<style>{FONTS}{rules(LIGHT)}@media(prefers-color-scheme:dark){{{rules(DARK)}}}</style>"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is said about the gain of a run from few labels, or from none."""
+
+    labels: int
+    verdict: str
+    low: float
+    high: float
+    """points"""
+
+    @property
+    def tone(self) -> Tone:
+        """That of the verdict."""
+        return TONES.get(self.verdict, "unclear")
+
+    @property
+    def title(self) -> str:
+        """What it rests on, and the verdict."""
+        return f"{f'with {self.labels} labels' if self.labels else 'without labels'}: {self.verdict}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, {signed(self.low, 1)} to {signed(self.high, 1)}"
 
 
 @dataclass(frozen=True)
@@ -42,16 +81,22 @@ class Told:
 
     name: str
     result: Result
+    judged: Mapping[str, Any] | None = None
+    """what `dept judge` says of it, if it was asked"""
 
     @property
-    def said(self) -> dict[str, Any]:
+    def said(self) -> Estimate:
         """What was expected without labels."""
-        return self.result["expected"]
+        expected = self.result["expected"]
+        return Estimate(0, expected["verdict"], 100 * expected["low"], 100 * expected["high"])
 
     @property
-    def tone(self) -> Tone:
-        """That of the verdict."""
-        return TONES.get(self.said["verdict"], "unclear")
+    def estimates(self) -> list[Estimate]:
+        """Without labels, then with some."""
+        if self.judged is None:
+            return [self.said]
+        low, high = (100 * end for end in self.judged["ci95"])
+        return [self.said, Estimate(len(self.judged["labels"]), self.judged["verdict"], low, high)]
 
     @property
     def truth(self) -> float:
@@ -64,9 +109,8 @@ class Told:
         return f"{100 * self.result['before']['top1']:.1f} → {100 * self.result['after']['top1']:.1f} %"
 
     def __str__(self) -> str:
-        span = " to ".join(signed(100 * self.said[side], 1) for side in ("low", "high"))
-        said = f"said without labels: {self.said['verdict']}, {span} points"
-        return f"{self.name}, {said}; labels say {signed(self.truth, 1)} ({self.accuracies})."
+        estimates = ". ".join(str(one).capitalize() for one in self.estimates)
+        return f"{self.name}: accuracy {self.accuracies}, {signed(self.truth, 1)} points. {estimates}."
 
 
 def story(measured: Measured, learned_from: Sequence[Image.Image], good: Told, wrong: Told) -> tuple[Section, Section]:
@@ -84,12 +128,12 @@ def _mistake(wrong: Told, classes: int) -> Section:
     """What a bad setting does, and what shows it."""
     before, after = (wrong.result["label_free"][when] for when in ("before", "after"))
     effective = f"{before['effective_classes']:.1f} → {after['effective_classes']:.1f}"
-    aside = "the adapter is set aside" if wrong.tone == "bad" else "the adapter is kept"
+    aside = "the adapter is set aside" if wrong.said.tone == "bad" else "the adapter is kept"
     tiles = (
         Tile("confidence", f"{before['confidence']:.2f} → {after['confidence']:.2f}", "does not tell good from bad"),
         Tile("effective classes", effective, f"of {classes}"),
-        Tile("verdict without labels", wrong.said["verdict"], aside, wrong.tone),
-        Tile("accuracy", wrong.accuracies, "what labels say", "bad" if wrong.truth < 0 else ""),
+        Tile("verdict without labels", wrong.said.verdict, aside, wrong.said.tone),
+        Tile("accuracy", wrong.accuracies, "by all labels", "bad" if wrong.truth < 0 else ""),
     )
     lead = (
         f"{wrong.name}. A run that is judged harmful leaves `adapter.rejected.safetensors`, and `dept adapt` exits "
@@ -107,28 +151,29 @@ def standalone(picture: str) -> str:
 
 
 def story_picture(measured: Measured, learned_from: Sequence[Image.Image], runs: Sequence[Told]) -> str:
-    """Left: what the model learned from, and labels that changed. Right: intervals without labels, and the truth."""
-    parts = [STYLE, f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" class="st-page"/>']
-    parts.append(text(20, 30, "The model learned from", css="st-bold"))
+    """Left: what the model learned from, and predictions that changed. Right: estimates of the gain, and the truth."""
+    parts = [_style(), f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" class="st-page"/>']
+    parts.append(text(20, 30, "Trained on", css="st-bold st-ink"))
     parts += [_image(image, 20 + PITCH * place, 40) for place, image in enumerate(learned_from[:COLUMNS])]
     label = " ".join(map(str, runs))
     return svg(WIDTH, HEIGHT, label, *parts, *_changed_labels(measured), *_intervals(runs))
 
 
 def _changed_labels(measured: Measured) -> list[str]:
-    """How many labels changed, and some of the images, drawn at random."""
+    """How many predictions changed, and some of the images, drawn at random."""
     assert measured.before is not None and measured.labels is not None
     found = changes(measured.before.predicted, measured.after.predicted, measured.after.confidence, measured.labels)
-    mended = f"{len(found.fixed):,} mended, {len(found.broken):,} spoilt"
-    parts = [text(20, 118, f"{found.total:,} labels changed: {mended}", css="st-bold")]
+    counts = f"{found.total:,} predictions changed: {len(found.fixed):,} corrected, {len(found.broken):,} broken"
+    parts = [text(20, 114, "Adapted to, without labels", css="st-bold st-ink"), text(20, 132, counts, css=SOFT)]
     changed = sorted((*found.fixed, *found.broken, *found.other))
     drawn = sorted(random.Random(DRAW_SEED).sample(changed, min(DRAWN, len(changed))))
     for place, index in enumerate(drawn):
-        x, y = 20 + PITCH * (place % COLUMNS), 128 + 80 * (place // COLUMNS)
+        x, y = 20 + PITCH * (place % COLUMNS), 142 + 80 * (place // COLUMNS)
         numbers = (measured.labels[index], measured.before.predicted[index], measured.after.predicted[index])
         truth, was, now = (measured.classes[int(number)] for number in numbers)
         tone, mark = ("good", "✓") if now == truth else ("bad", "✗") if was == truth else ("soft", "✗")
-        parts += [_image(measured.view(index), x, y), text(x, y + SIDE + 16, f"{was} → {now} {mark}", css=f"st-{tone}")]
+        words = text(x, y + SIDE + 16, f"{was} → {now} {mark}", css=f"st-text st-{tone}")
+        parts += [_image(measured.view(index), x, y), words]
     return parts
 
 
@@ -137,23 +182,27 @@ def _image(image: Image.Image, x: float, y: float) -> str:
 
 
 def _intervals(runs: Sequence[Told]) -> list[str]:
-    """A bar per run over what is expected without labels, in points, and a dot where the truth is."""
-    ends = [value for one in runs for value in (100 * one.said["low"], 100 * one.said["high"], one.truth)]
+    """For every run a bar per estimate of its gain in points, and a dot where the truth is."""
+    ends = [value for run in runs for one in run.estimates for value in (one.low, one.high, run.truth)]
     low, high = min(AXIS[0], *ends), max(AXIS[1], *ends)
-    scale = (WIDTH - 30 - MIDDLE) / (high - low)
-    parts = [text(MIDDLE, 30, "Change of accuracy in points", css="st-bold")]
+    scale, bottom = (WIDTH - 30 - MIDDLE) / (high - low), 260
+    parts = [text(MIDDLE, 30, "Change in accuracy, points", css="st-bold st-ink")]
     for value in ticks(low, high):
         x = MIDDLE + scale * (value - low)
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="44" y2="250" class="{"st-line" if value else "st-zero"}"/>')
-        parts.append(text(x, 266, signed(value) if value else "0", anchor="middle", css="st-soft"))
-    parts.append(text(MIDDLE, 288, "bar: said without labels; dot: measured with labels", css="st-soft"))
-    for row, one in enumerate(runs):
-        y, start, end = 66 + 98 * row, *(scale * (100 * one.said[side] - low) for side in ("low", "high"))
-        bar = f'x="{MIDDLE + start:.1f}" y="{y + 12}" width="{max(end - start, 2):.1f}" height="22" rx="4"'
-        kept = "adapter set aside" if one.tone == "bad" else "adapter kept"
-        parts.append(text(MIDDLE, y + 2, one.name, css="st-ink"))
-        parts.append(f'<rect {bar} class="st-bar-{one.tone}"/>')
-        parts.append(f'<circle cx="{MIDDLE + scale * (one.truth - low):.1f}" cy="{y + 23}" r="6" class="st-dot"/>')
-        words = f"said: {one.said['verdict']}, {kept}; accuracy {one.accuracies}"
-        parts.append(text(MIDDLE, y + 54, words, css=f"st-{one.tone}"))
+        css = "st-line" if value else "st-zero"
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="42" y2="{bottom}" class="{css}"/>')
+        parts.append(text(x, bottom + 16, signed(value) if value else "0", anchor="middle", css=SOFT))
+    y = 60
+    for run in runs:
+        parts.append(text(MIDDLE, y, f"{run.name}: {run.accuracies}", css="st-text st-ink"))
+        dot = f'cx="{MIDDLE + scale * (run.truth - low):.1f}" r="6" class="st-ink"'
+        for one in run.estimates:
+            bar = f'x="{MIDDLE + scale * (one.low - low):.1f}" width="{max(scale * (one.high - one.low), 2):.1f}"'
+            words = f"{one.title}, adapter set aside" if one.tone == "bad" else one.title
+            parts.append(text(MIDDLE, y + 19, words, css=f"st-text st-{one.tone}"))
+            parts.append(f'<rect {bar} y="{y + 26}" height="16" rx="4" class="st-bar st-{one.tone}"/>')
+            parts.append(f'<circle {dot} cy="{y + 34}"/>')
+            y += 44
+        y += 34
+    parts.append(text(MIDDLE, bottom + 38, "bar: estimated; dot: measured with all labels", css=SOFT))
     return parts
