@@ -239,6 +239,16 @@ def test_the_page_runs(name: str, place: Path) -> None:
                     assert main(shortened(words[1:])) == 0, f"{block}: {shlex.join(words)}"
 
 
+def test_the_commands_of_reproduce_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the committed results."""
+    monkeypatch.chdir(ROOT)
+    for block in blocks(ROOT / "docs/reproduce.md"):
+        for words in () if block.mark else commands(block):
+            if words[0] == "dept" and "--help" not in words:
+                argv = [str(tmp_path) if word == "DATA" else word for word in words[1:]]
+                assert main(argv) == 0, f"{block}: {shlex.join(words)}"
+
+
 # ---- links and the site ----
 
 

@@ -1,4 +1,4 @@
-"""docs/share.md and docs/integrations.md, block by block, as a reader would; hub and other tools are stand-ins."""
+"""docs/share.md, docs/integrations.md and docs/convert.md, block by block; hub and other tools are stand-ins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import timm
+import torch
+from torchvision.models.vision_transformer import VisionTransformer
 
 import dept
 from dept.cli.main import main
 from dept.runs import auto
 from dept.runs.train import TrainRun
 from fake_hub import FakeHub
+from foreign_models import config_of, folder, vit_tensors
+from support import CLASSES, TIMM
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -69,3 +74,21 @@ def test_integrations(place: dict[str, MagicMock]) -> None:
     assert Path("for_fiftyone/samples.json").is_file() and Path("for_label_studio/label_studio.xml").is_file()
     place["fiftyone"].Dataset.from_dir.assert_called_once()
     assert place["wandb"].init.call_count == place["wandb"].finish.call_count >= 2 and place["wandb"].log.called
+
+
+def test_convert(place: dict[str, MagicMock], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of checkpoint that the page names."""
+    monkeypatch.setattr("foreign_models.LAYERS", 4)  # as many as prompts have stages
+    config = config_of("vit", num_hidden_layers=4, id2label=dict(enumerate(CLASSES)))
+    for where in ("my_vit", "hub/google/vit-base-patch16-224"):
+        folder(Path(where), vit_tensors(), config)
+    torch.save(VisionTransformer(32, 8, 2, 1, 64, 96, num_classes=3).state_dict(), "vit_b_16.pth")
+    own = timm.create_model("vit_tiny_patch16_224", num_classes=3, **TIMM | {"embed_dim": 64, "num_heads": 1})
+    torch.save({"state_dict": {f"model.net.{n}": t for n, t in own.state_dict().items()}}, "last.ckpt")
+    torch.save(timm.create_model("vit_small_patch16_dinov3", num_classes=3).state_dict(), "dinov3.pth")
+    Path("classes.txt").write_text("\n".join(CLASSES))
+    Path("model.safetensors").unlink()
+    shutil.rmtree("runs/site")
+    run_page("convert.md")
+    for name in ("model", "hub", "vit", "own", "dinov3"):
+        assert dept.load(f"{name}.safetensors").classes == CLASSES

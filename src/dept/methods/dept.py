@@ -1,4 +1,4 @@
-"""DePT: visual prompt tuning for test-time domain adaptation. Gao et al., ICLR 2023.
+"""DePT: visual prompt tuning for test-time domain adaptation. Gao et al., arXiv 2022.
 
 Tunes prompts and head over a frozen ViT with pseudo-labels voted by a memory bank, a DINO loss on CLS, a
 consistency loss and a diversity term on the aggregated prompts of each stage.
@@ -32,7 +32,7 @@ class DePT(Regularised):
 
     name = "dept"
     title = "DePT"
-    summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., ICLR 2023)"
+    summary = "prompt tuning with bank-voted pseudo-labels and self-distillation (Gao et al., arXiv 2022)"
     settings = ("offline", "online")
     forwards_per_step = 5.0
     passes_per_epoch = 1

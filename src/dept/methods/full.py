@@ -1,4 +1,4 @@
-"""Full: DePT's objective with every parameter tuned (Gao et al., ICLR 2023, the row "Full" of its ablation).
+"""Full: DePT's objective with every parameter tuned (Gao et al., arXiv 2022, the row "Full" of its ablation).
 
 The same pseudo-labels, bank and regulariser as `dept`, but the backbone moves too. Preset `official` has the released
 code's one learning rate for everything, 5e-3. By default the backbone has a smaller one, which is our choice: the text
@@ -21,7 +21,7 @@ class Full(DePT):
 
     name = "full"
     title = "Full"
-    summary = "DePT's objective with every parameter tuned (Gao et al., ICLR 2023)"
+    summary = "DePT's objective with every parameter tuned (Gao et al., arXiv 2022)"
     settings = ("offline", "online")
     forwards_per_step = 6.0
     needs_prompts = False
