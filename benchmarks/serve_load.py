@@ -1,7 +1,8 @@
 """Load test of `dept serve` on loopback: throughput, latency, memory, and what goes wrong elsewhere.
 
 python benchmarks/serve_load.py --weights vit_tiny.safetensors --out benchmarks/results/serve/load.json
-python benchmarks/serve_load.py --table benchmarks/results/serve/load.json        # the table of docs/serve.md
+python benchmarks/serve_load.py --tiny --soak 2000 --out benchmarks/results/serve/load_tiny.json
+python benchmarks/serve_load.py --table benchmarks/results/serve/load.json …      # the tables of docs/serve.md
 
 Everything is bounded: phases by seconds, the soak by requests. Clients run in a process of their own.
 """
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from serve_table import table
 
 from dept.core.adapter import Adapter
 from dept.errors import DeptError
@@ -324,33 +326,17 @@ def run(sizes: Sizes, weights: Path | None, *, tiny: bool) -> dict[str, Any]:
         return found
 
 
-def table(found: dict[str, Any]) -> str:
-    """The figures as docs/serve.md shows them."""
-    rows = found["throughput"]
-    lines = ["| | requests/s | p50 ms | p99 ms | decode ms | queue ms | forward ms | errors |", "|---|" + "---:|" * 7]
-    for kind, words in (("mixed", f"{found['sizes']['domains']} domains, {found['sizes']['clients']} clients"),
-                        ("one_domain", f"1 domain, {found['sizes']['clients']} clients"),
-                        ("one_at_a_time", "1 client")):  # fmt: skip
-        row = rows[kind]
-        cells = [row[name] for name in ("per_second", "p50_ms", "p99_ms")]
-        cells += [row[f"median_{name}"] for name in ("decode_ms", "queue_ms", "forward_ms")]
-        lines.append(
-            f"| {words} | " + " | ".join(f"{cell:.1f}" for cell in cells) + f" | {sum(row['errors'].values())} |"
-        )
-    return "\n".join(lines)
-
-
 def main(words: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, help="weights of the ViT-Ti; random ones without it")
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--table", type=Path, help="print the table of such a file, and do nothing else")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the tables of such files, and do nothing else")
     parser.add_argument("--tiny", action="store_true", help="a tiny model in place of the ViT-Ti")
     for name, default in asdict(Sizes()).items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     given = vars(parser.parse_args(words))
     if given["table"]:
-        print(table(json.loads(given["table"].read_text())))
+        print(table(*(json.loads(file.read_text()) for file in given["table"])))
         return {}
     found = run(Sizes(**{name: given[name] for name in asdict(Sizes())}), given["weights"], tiny=given["tiny"])
     if given["out"]:

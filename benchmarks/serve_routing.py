@@ -1,6 +1,7 @@
 """Routing and drift of `dept serve` on the domains of PACS, with a ViT-Ti that has seen none of them.
 
 python benchmarks/serve_routing.py --data DATA --weights VIT_TI.safetensors --out benchmarks/results/serve/routing.json
+python benchmarks/serve_routing.py --table benchmarks/results/serve/routing.json         # the table of docs/serve.md
 
 64 images make a domain known, 96 others are routed. With all four domains known: how many go to their own, how many are
 called new by mistake. With three known: how many images of the fourth are called new. Drift: mean of the 96 images of a
@@ -10,8 +11,10 @@ domain (columns) against the images of another (rows).
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,13 +47,29 @@ def drift(traffic: Tensor, reference: Reference) -> float:
     return round(moving.drift(reference) or 0.0, 3)
 
 
+def table(found: dict[str, Any]) -> str:
+    """The figures as docs/serve.md shows them."""
+    rows = {name: row for name, row in found.items() if isinstance(row, dict)}
+    heads = ["routed to it", "called new", "called new if it is unknown", *(f"drift: {name}" for name in rows)]
+    lines = [f"| domain | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for name, row in rows.items():
+        shares = [f"{100 * row[key]:.1f} %" for key in ("own", "called_new", "called_new_if_unknown")]
+        drifts = [f"{row['drift'][other]:.2f}" for other in rows]
+        lines.append(f"| {name} | {' | '.join([*shares, *drifts])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds pacs/")
-    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="folder that holds pacs/")
+    parser.add_argument("--weights", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print the table of such a file, and do nothing else")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.table:
+        print(table(json.loads(given.table.read_text())))
+        return
     model = create_model(ARCH, 1000, weights=given.weights, img_size=SIZE).eval()
     names = sorted(place.name for place in (given.data / "pacs").iterdir() if place.is_dir())
     found = {name: features(model, given.data / "pacs" / name, given.seed) for name in names}

@@ -1,6 +1,6 @@
 """Write the tables in README.md and docs/ from the committed results: `python benchmarks/write_tables.py`.
 
-A table stands between its command, `<!-- dept bench … -->` or `<!-- python benchmarks/SCRIPT.py -->`, and
+A table stands between its command, `<!-- dept bench … -->` or `<!-- python benchmarks/SCRIPT.py … -->`, and
 `<!-- end -->`; that of all methods, on their page, after `<!-- dept methods -->`. With --check nothing is written, and
 the exit code is 1 if a table is not what its command prints.
 """
@@ -30,7 +30,9 @@ def table(match: re.Match[str]) -> str:
     with contextlib.redirect_stdout(printed):
         if program == "python":
             sys.argv = words
-            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+            sys.argv = words
+            with contextlib.chdir(ROOT):  # where the paths of the command begin
+                runpy.run_path(words[0], run_name="__main__")
         elif words[0] == "methods":
             print(method_table())
         else:

@@ -16,7 +16,7 @@ from serve_support import png, service, until, write_adapter
 from dept.inference import predict
 from dept.models.files import load
 from dept.serve.api import create_app
-from dept.serve.service import Service
+from dept.serve.service import Given, Service
 
 RAW = {"content-type": "image/png"}
 
@@ -85,11 +85,10 @@ def test_a_broken_image_does_not_harm_the_others_of_a_request(client: TestClient
         ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400),
         ({"content": b"", "headers": RAW}, 422),
         ({"files": [("other", ("a.png", png()))]}, 422),
-        ({"files": files(*[png()] * 5)}, 422),
-        ({"files": files(*[png()] * 30)}, 400),
+        ({"files": files(*[png()] * 5)}, 400),
         ({"content": png(size=400), "headers": RAW}, 422),
     ],
-    ids=["unknown", "path", "topk", "type", "form", "empty", "field", "many", "too many", "pixels"],
+    ids=["unknown", "path", "topk", "type", "form", "empty", "field", "many", "pixels"],
 )
 def test_bad_requests_are_refused_with_a_sentence(
     model_file: Path, pool_folder: Path, request_: dict[str, Any], status: int
@@ -134,6 +133,25 @@ def test_a_full_queue_is_429_with_retry_after(
         assert done == [200] and client.post("/v1/predict?domain=a", content=png(), headers=RAW).status_code == 200
 
 
+def test_a_deadline_counts_while_images_are_decoded(
+    model_file: Path, pool_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, release = service(model_file, pool_folder, decoders=1), threading.Event()
+    decoded: list[str] = []
+
+    def slow(name: str, data: bytes) -> Given:
+        decoded.append(name)
+        release.wait(10)
+        return Given(name, None, "slow", 0.0)
+
+    monkeypatch.setattr(opened, "_decoded", slow)
+    with TestClient(create_app(opened), base_url="http://127.0.0.1") as client:
+        late = client.post("/v1/predict?domain=a&deadline_ms=50", files=files(png(), png()))
+        assert late.status_code == 408 and opened.batcher.pending == 0
+        release.set()
+    assert decoded == ["0.png"]  # the other one had not begun
+
+
 def test_a_deadline_that_passes_is_408(model_file: Path, pool_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = service(model_file, pool_folder, poll=1.0)
     with TestClient(create_app(opened), base_url="http://127.0.0.1") as client:
@@ -166,6 +184,9 @@ def test_an_adapter_is_uploaded_promoted_and_rolled_back(client: TestClient, mod
     assert client.post("/v1/domains/a/activate", json={"version": 9}).status_code == 404
     assert client.put("/v1/domains/a/pin", json={"pinned": True}).json()["pinned"]
     assert client.post("/v1/domains/a/activate", json={"version": 2}).status_code == 409
+    with file.open("rb") as content:  # refused as a whole: no version that nobody serves
+        again = client.post("/v1/domains/a/versions", files={"adapter": content}, data={"activate": "true"})
+    assert again.status_code == 409 and "pinned" in again.json()["detail"]
     actions = [row["action"] for row in client.get("/v1/domains/a/history").json()]
     assert actions == ["pin", "rollback", "activate", "add", "activate", "add"]
     listed = client.get("/v1/domains/a/versions").json()
@@ -258,7 +279,8 @@ def test_the_gain_on_live_traffic_needs_fifty_images(client: TestClient) -> None
     watch.compared.extend([(0, 1), (0, 2)] * 3)
     served(client).watches._changed.add("a")
     gain = until(lambda: client.get("/v1/domains/a").json()["live_gain"])
-    assert gain["verdict"] == "improved" and gain["low"] <= gain["gain"] <= gain["high"] and gain["images"] == 54
+    assert gain["low"] <= gain["gain"] <= gain["high"] and gain["gain"] > 0 and gain["images"] == 54
+    assert gain["verdict"] == "uncertain"  # without labels, traffic alone proves no improvement
 
 
 def test_ready_live_metrics_and_the_page(client: TestClient) -> None:

@@ -137,6 +137,8 @@ def test_a_caller_above_the_rate_gets_429(model_file: Path, pool_folder: Path) -
 def test_other_web_pages_and_other_names_are_refused(client: TestClient) -> None:
     for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"origin": "null"}):
         assert client.post("/v1/domains/a/rollback", headers=headers).status_code == 403
+    for headers in ({"origin": "http://["}, {"host": "["}):
+        assert client.get("/v1/server", headers=headers).status_code == 400
     own = client.get("/v1/server", headers={"origin": "http://127.0.0.1"})
     assert own.status_code == 200
     for header in ("x-content-type-options", "x-frame-options", "cache-control"):

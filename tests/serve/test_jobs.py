@@ -176,6 +176,8 @@ def test_a_job_is_cancelled_and_the_next_one_begins(opened: TestClient, monkeypa
     assert opened.post(f"/v1/jobs/{first}/cancel").status_code == 200
     assert until(lambda: opened.get(f"/v1/jobs/{first}").json()["state"] == "cancelled", 10)
     until(lambda: sleeping.spawned == [first, second])
+    for metric in ('dept_jobs{state="running"} 1.0', 'dept_jobs{state="queued"} 0.0', 'dept_jobs{state="failed"} 0.0'):
+        until(lambda: metric in opened.get("/metrics").text)  # noqa: B023
     assert opened.post(f"/v1/jobs/{first}/cancel").status_code == 409
     assert opened.post("/v1/jobs/nowhere/cancel").status_code == 404
 

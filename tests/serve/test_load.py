@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import serve_load
+import serve_table
 
 from dept.models.files import save_model
 
@@ -28,10 +30,22 @@ def test_the_load_test_loses_nothing(tmp_path: Path) -> None:
     assert all(found[kind]["errors"] == {} and found[kind]["requests"] for kind in ("mixed", "one_domain"))
     assert swapped["errors"] == {} and swapped["swaps"] > 0
     assert soaked["errors"] == {} and soaked["requests"] == 100 and soaked["growth"] < 0.5
-    assert "| 1 client |" in serve_load.table({"throughput": found, "sizes": vars(SIZES)})
+    rows = serve_table.throughput_rows({"throughput": found, "sizes": vars(SIZES), "arch": "tiny"})
+    assert rows[2].startswith("| tiny ViT | 1 client |") and rows[2].endswith("| 0 |")
     drained = serve_load.drain(file, folder, SIZES, images)
     assert drained["requests"] == SIZES.clients and drained["errors"] == {}
     assert serve_load.resident(file, model, tmp_path, SIZES)["adapters"] == 5
+
+
+def test_what_was_lost_is_shown() -> None:
+    found = json.loads(Path("benchmarks/results/serve/load.json").read_text())
+    rows = dict(serve_table.trials(found))
+    assert len(rows) == 6 and all(" 0 of " in f" {lost}" or "1.01 ×" in lost for lost in rows.values())
+    found["adversity"]["flood"]["errors"]["500"] = found["hot_swap"]["errors"]["connection"] = 3
+    lost = list(dict(serve_table.trials(found)).values())
+    assert lost[0] == "3 of 224 requests" and lost[2].startswith("3 of 291 requests")
+    found["throughput"]["mixed"]["errors"]["500"] = 7
+    assert serve_table.table(found, found).splitlines()[5].endswith("| 7 |")
 
 
 def test_slow_and_broken_clients_and_a_flood_leave_others_unharmed(tmp_path: Path) -> None:

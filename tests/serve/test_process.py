@@ -124,6 +124,37 @@ def test_the_command_line_refuses_with_a_sentence(
         assert said in capsys.readouterr().err
 
 
+def test_an_address_that_is_taken_is_refused_before_the_model_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.safetensors").write_text("never read")
+    words = ["serve", str(tmp_path / "model.safetensors"), "--adapters", str(tmp_path / "pool"), "--no-auth", "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main([*words, port]) == 2
+    assert f"--port {port}" in capsys.readouterr().err
+
+
+def test_a_client_survives_a_connection_that_the_server_has_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(2):  # one answer per connection, without a word about its end
+                peer, _ = listening.accept()
+                with peer:
+                    peer.recv(65536)
+                    peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert client.call("GET", "/ready") == {}
+        time.sleep(0.2)
+        assert client.call("GET", "/ready") == {}
+        client.close()
+        thread.join()
+
+
 def test_a_token_is_made_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tokens.txt"
     assert main(["token", "alice", "--role", "operate", "--file", str(file)]) == 0

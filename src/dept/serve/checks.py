@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from filelock import FileLock
+
 from dept.data.decoding import decode_again
 from dept.errors import DataError
 from dept.health.label_page import picture, sides_swapped
@@ -57,10 +59,11 @@ def label(service: Service, domain: str, number: int, labels: Mapping[str, str],
     unknown = sorted(labels.keys() - {one.image for one in drawn.asked})
     if unknown:
         raise DataError(f"This check has no image {unknown[0][:200]!r}.")
-    asked = tuple(replace(one, right=labels.get(one.image, one.right)) for one in _answered(run, drawn).asked)
     table = check_place([run]) / TABLE
-    write_atomic(table, as_csv(replace(drawn, asked=asked)).encode(errors="backslashreplace"))
-    service.pool.set_verdict(domain, number, from_labels(judge([run], [table]).result), made_by)
+    with FileLock(table.with_name(".labels.lock")):  # several people may label at the same time
+        asked = tuple(replace(one, right=labels.get(one.image, one.right)) for one in _answered(run, drawn).asked)
+        write_atomic(table, as_csv(replace(drawn, asked=asked)).encode(errors="backslashreplace"))
+        service.pool.set_verdict(domain, number, from_labels(judge([run], [table]).result), made_by)
     return questions_of(service, domain, number)
 
 

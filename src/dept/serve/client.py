@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -87,6 +88,9 @@ class Client:
     def call(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
         """The answer of any route: JSON as it is, text otherwise; Refused if it is not a success."""
         headers = self._headers | ({"Content-Type": kind} if body is not None else {})
+        opened = self._connection.sock
+        if opened is not None and connection.wait([opened], 0):
+            self._connection.close()  # the server has, after some seconds without a request; `request` opens a new one
         try:
             self._connection.request(method, path, body, headers)
             response = self._connection.getresponse()

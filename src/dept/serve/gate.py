@@ -146,11 +146,14 @@ class Gate:
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         """Refuse what another web page makes a browser send. A server without tokens has no other protection."""
-        host = headers.get("host", "")
-        if self.tokens is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            name, page = urlsplit(f"//{host}").hostname or "", urlsplit(origin or "").netloc
+        except ValueError as error:  # a bracket that does not close
+            raise Refusal(400, "The header Host or Origin cannot be understood.") from error
+        if self.tokens is None and not is_loopback(name):
             raise Refusal(403, "Without tokens the server answers only to a loopback name, such as 127.0.0.1.")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and page != host:
             raise Refusal(403, "Requests of other web pages are refused.")
 
     def _largest(self, scope: Scope) -> int:

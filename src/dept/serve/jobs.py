@@ -296,7 +296,7 @@ class Jobs:
     def _add(self, job: str, outcome: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Make the adapter of a finished run the next version of its domain; returns state and what to record."""
         if "error" in outcome:
-            return "failed", {"message": outcome["error"]}
+            return "failed", {"message": outcome["error"].replace(f"{self.pool.folder}/", "")}
         _, record = self.find(job)
         domain, made_by, folder = record["domain"], record["made_by"], self.place / job
         verdict = from_run(outcome["expected"], outcome["images"])

@@ -105,7 +105,7 @@ class Learners:
                 raise UsageError(f"{method[:60]!r} is not a method that can adapt a domain online.")
             others = [one for one in self.pool.index.domains() if one.online != "off" and one.name != domain]
             if len(others) >= self.most:
-                raise Conflict(f"{self.most} domains adapt online already, which is the limit. Switch one off.")
+                raise Conflict(f"At most {self.most} domains may adapt online at the same time. Switch one off.")
         self.pool.set_online(domain, mode, method, made_by)
         with self._lock:  # one that has failed may try again
             if domain in self._running and (mode == "off" or self._running[domain].state == "failed"):

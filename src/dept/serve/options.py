@@ -65,7 +65,7 @@ class ServeOptions:
     def __post_init__(self) -> None:
         least = {"workers": 1, "batch": 1, "queue": 1, "deadline_ms": 1, "decoders": 1, "max_images": 1, "jobs": 1}
         least |= {"max_body_mb": 1, "max_upload_mb": 1, "keep_versions": 1, "publish_every": 1, "thumbnails": 0}
-        least |= {"learners": 0, "port": 0}
+        least |= {"learners": 0, "port": 1}
         for name, limit in least.items():
             if getattr(self, name) < limit:
                 raise UsageError(f"`{name}` must be at least {limit}, found {getattr(self, name)}.")

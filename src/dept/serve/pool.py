@@ -68,6 +68,12 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_not_pinned(domain: Domain) -> None:
+    """Raise if nothing may change what is served for a domain."""
+    if domain.pinned:
+        raise Conflict(f"Domain {domain.name!r} is pinned to version {domain.active}. Unpin it first.")
+
+
 class Pool:
     """The resident adapters, in step with the index. Reading an entry never waits."""
 
@@ -228,8 +234,7 @@ class Pool:
             version = change.version(domain, number)
             if number != 0 and version is None:
                 raise NotFound(f"Domain {domain!r} has no version {number}.")
-            if found.pinned:
-                raise Conflict(f"Domain {domain!r} is pinned to version {found.active}. Unpin it first.")
+            check_not_pinned(found)
             if version is not None and version.verdict.get("verdict") == "harmful" and not force:
                 raise Conflict(f"Version {number} of {domain!r} was judged harmful. Use `force` to serve it anyway.")
             if found.active == number:
@@ -242,8 +247,7 @@ class Pool:
     def rollback(self, domain: str, made_by: str) -> int:
         """Serve what was served before the last activation; returns its number (0: the source model)."""
         with self._changing(domain) as (change, found):
-            if found.pinned:
-                raise Conflict(f"Domain {domain!r} is pinned to version {found.active}. Unpin it first.")
+            check_not_pinned(found)
             number = change.undo_activation(domain)
             if number is None:
                 raise Conflict(f"Domain {domain!r} has nothing to roll back to: it is served by the source model.")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dept.errors import DataError, missing_extra
+from dept.errors import DataError, UsageError, missing_extra
 from dept.io import check_folder
+from dept.models.hub import WEIGHTS, located
 from dept.serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ DRAIN_SECONDS = 30
 """time that requests have to end after SIGTERM"""
 START_SECONDS = 300
 """time that one of several processes has to start"""
+OPEN_FILES = 16_384
+"""open files of a process, if the system allows it: every larger image of an upload is one, and every client"""
 logger = logging.getLogger("dept.progress")
 
 
@@ -35,20 +40,45 @@ def serve(model: Path, adapters: Path, options: ServeOptions) -> None:
         import uvicorn
     except ImportError as error:
         raise missing_extra(str(error.name), "serve") from error
+    model = located(model, WEIGHTS)
     if not model.is_file():
         raise DataError(f"{model} does not exist. Give a model file.")
     check_folder(adapters, "adapters")
+    _check_address(options)
+    _allow_open_files()
     settings: dict[str, Any] = {"host": options.host, "port": options.port, "timeout_graceful_shutdown": DRAIN_SECONDS}
     settings |= {"server_header": False, "log_level": "warning", "access_log": False}
     if options.workers == 1:
         uvicorn.run(app_of(model, adapters, options), **settings)
         return
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="dept-metrics-")  # see `metrics.SHARED`
     told = {"model": str(model.resolve()), "adapters": str(adapters.resolve()), "options": asdict(options)}
     os.environ[ENVIRONMENT] = json.dumps(told, default=str)
     # A process that is loading torch and the model answers no ping; it must not be taken for dead.
     settings |= {"workers": options.workers, "timeout_worker_healthcheck": START_SECONDS}
-    uvicorn.run("dept.serve.server:from_environment", factory=True, **settings)
+    with tempfile.TemporaryDirectory(prefix="dept-metrics-") as shared:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # see `metrics.SHARED`
+        uvicorn.run("dept.serve.server:from_environment", factory=True, **settings)
+
+
+def _check_address(options: ServeOptions) -> None:
+    """Raise, before the model is loaded, if the server could not listen there."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        socket.create_server((options.host, options.port), family=family).close()
+    except OSError as error:
+        raise UsageError(
+            f"The server cannot listen on `host` {options.host}, `port` {options.port} ({error.strerror}). Choose "
+            "another `port`, or stop the program that uses it."
+        ) from error
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files, which is 1,024 on many systems."""
+    with suppress(ImportError, OSError, ValueError):  # a system without such limits, or with its own rules
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, OPEN_FILES)), hard))
 
 
 def app_of(model: Path, adapters: Path, options: ServeOptions) -> FastAPI:
@@ -63,7 +93,7 @@ def app_of(model: Path, adapters: Path, options: ServeOptions) -> FastAPI:
         "Serving %d domains on %s at http://%s:%d (%s).",
         len(service.pool.names()),
         service.model.card.arch,
-        options.host,
+        f"[{options.host}]" if ":" in options.host else options.host,
         options.port,
         "no token needed" if options.no_auth else "tokens needed",
     )

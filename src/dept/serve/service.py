@@ -27,9 +27,9 @@ from dept.errors import DataError, DeptError
 from dept.health.prior import believed
 from dept.models.files import read_model
 from dept.models.stats import source_shares
-from dept.serve.batcher import Batcher
+from dept.serve.batcher import Batcher, DeadlinePassed
 from dept.serve.engine import Engine, Pixels
-from dept.serve.jobs import Jobs
+from dept.serve.jobs import ENDED, OPEN, Jobs
 from dept.serve.metrics import Metrics
 from dept.serve.online import Learners
 from dept.serve.options import ServeOptions
@@ -149,10 +149,7 @@ class Service:
         limit = min(deadline_ms or self.options.deadline_ms, self.options.deadline_ms)
         deadline = time.monotonic() + limit / 1000
         with self.batcher.room_for(len(images)):
-            loop = asyncio.get_running_loop()
-            given = await asyncio.gather(
-                *(loop.run_in_executor(self._decoders, self._decoded, name, data) for name, data in images)
-            )
+            given = await self._decode(images, limit / 1000)
             lane = ("route",) if entry is None else entry.lane
             asked = [
                 self.batcher.answer(Asked(one.pixels, entry, time.monotonic()), lane, deadline)
@@ -160,7 +157,16 @@ class Service:
                 if one.pixels is not None
             ]
             answers = iter(await asyncio.gather(*asked))
-        return list(given), [None if one.pixels is None else next(answers) for one in given]
+        return given, [None if one.pixels is None else next(answers) for one in given]
+
+    async def _decode(self, images: Sequence[tuple[str, bytes]], seconds: float) -> list[Given]:
+        """Decode in the threads for it; what has not begun by the deadline is left out."""
+        loop = asyncio.get_running_loop()
+        work = [loop.run_in_executor(self._decoders, self._decoded, name, data) for name, data in images]
+        try:
+            return await asyncio.wait_for(asyncio.gather(*work), seconds)
+        except TimeoutError as error:
+            raise DeadlinePassed from error
 
     def _decoded(self, name: str, data: bytes) -> Given:
         """In a decoder thread."""
@@ -272,8 +278,9 @@ class Service:
         self.metrics.adapter_bytes.set(self.pool.bytes())
         for name in self.pool.names():
             self.metrics.active.labels(name).set(self.pool.get(name).version)
-        for state, count in Counter(state for _, state, _ in self.pool.index.jobs()).items():
-            self.metrics.jobs.labels(state).set(count)
+        jobs = Counter(state for _, state, _ in self.pool.index.jobs())
+        for state in (*OPEN, *ENDED):
+            self.metrics.jobs.labels(state).set(jobs[state])
         for domain, record in records.items():
             if record["drift"] is not None:
                 self.metrics.drift.labels(domain).set(record["drift"])

@@ -11,7 +11,7 @@ from fastapi import APIRouter, File, Form, UploadFile
 from fastapi.responses import FileResponse
 
 from dept.serve import status
-from dept.serve.pool import NotFound, check_name
+from dept.serve.pool import NotFound, check_name, check_not_pinned
 from dept.serve.routes.common import Calling, DomainName, Serving, VersionNumber, problems
 from dept.serve.schemas import Activate, ChangeInfo, DomainStatus, Pin, Recent, SetOnline, VersionInfo
 
@@ -50,6 +50,9 @@ def upload_version(
     The file is checked: format, checksum, backbone, classes, names, shapes, finite numbers.
     """
     check_name(domain)
+    found = service.pool.index.domain(domain)
+    if activate and found is not None:
+        check_not_pinned(found)  # before the version is added
     with tempfile.NamedTemporaryFile(dir=service.pool.folder, prefix=".upload-") as file:
         shutil.copyfileobj(adapter.file, file)
         file.flush()

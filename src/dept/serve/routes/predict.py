@@ -65,16 +65,16 @@ async def _images(request: Request, service: Service) -> list[tuple[str, bytes]]
     most = service.options.max_images
     if kind == "multipart/form-data":
         # Starlette would keep reading other fields into memory without these limits.
-        form = await request.form(max_files=most + 1, max_fields=8, max_part_size=MB)
+        form = await request.form(max_files=most, max_fields=8, max_part_size=MB)
         files = [file for file in form.getlist("images") if isinstance(file, UploadFile)]
-        found = [(file.filename or "", await file.read()) for file in files[: most + 1]]
+        found = [(file.filename or "", await file.read()) for file in files]
         await form.close()
     elif kind == "application/octet-stream" or kind.startswith("image/"):
         found = [("", await request.body())]
     else:
         raise HTTPException(415, "Send an image as the body (image/jpeg, …), or a form with files called `images`.")
-    if not 0 < len(found) <= most:
-        raise HTTPException(422, f"Send 1 to {most} images in one request, found {len(found)}.")
+    if not found:
+        raise HTTPException(422, "The form has no file called `images`.")
     return found
 
 
