@@ -15,7 +15,6 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from verdict_runs import METHODS
 
 from dept import methods
 from dept.health.choice import Scored, shares_differ
@@ -54,7 +53,7 @@ def judged(record: dict[str, Any]) -> Judged:
     even = Prior((1 / count,) * count, "uniform", declared=True)
     images = len(record["before"])
     differ = shares_differ(Scored("neo", before, neo, changed, images), even)
-    optimised = methods.get(METHODS[record["run"]["method"]][0]).assumes_balance
+    optimised = methods.get(record["run"]["method"].split(" on ")[0]).assumes_balance  # shot on prompts
     declared, unknown = (
         expected_gain(before, after, changed, images, even, differ=gate, optimised=optimised)
         for gate in (False, differ)
@@ -136,23 +135,20 @@ def main() -> None:
     groups = {name: [one for one in runs if one.group == name] for name in ("sound", "broken", "other class shares")}
     print("| runs | number | interval covers the gain | median width, points | harmful said of losses | "
           "harmful said of gains | nothing wrong asserted |\n|---|---:|---:|---:|---:|---:|---:|")  # fmt: skip
-    for name, found in groups.items():
-        unknown = name == "other class shares"
-        if found:
-            print(verdict_row(f"{name}, shares {'unknown' if unknown else 'declared'}", found,
-                              lambda one, unknown=unknown: one.unknown if unknown else one.declared))  # fmt: skip
     usual = groups["sound"] + groups["broken"]
-    for name in CLASSES:
-        some = [one for one in usual if one.record["run"]["source"] == name]
-        if some:
-            print(verdict_row(f"sound and broken, {CLASSES[name]} classes", some, lambda one: one.declared))
+    for source, remark in (("digits", " (set on these)"), ("characters", "")):
+        of = [one for one in usual if one.record["run"]["source"] == source]
+        for group in ("sound", "broken"):
+            some = [one for one in of if one.group == group]
+            print(verdict_row(f"{group}, {source}{remark}, shares declared", some, lambda one: one.declared))
+    print(verdict_row("all characters, shares declared", of, lambda one: one.declared))
+    print(verdict_row("other class shares, shares unknown", groups["other class shares"], lambda one: one.unknown))
     print("\n| runs | mean error of the gain, points | interval covers it |\n|---:|---:|---:|")
     print(labels_row(runs))
     print("\n| runs | number | source model | last state | kept state | best state (with labels) |"
           "\n|---|---:|---:|---:|---:|---:|")  # fmt: skip
     for name, found in groups.items():
-        if found:
-            print(stopping_row(name, found))
+        print(stopping_row(name, found))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 from dept.data.loader import Batch
 from dept.methods.base import Progress
-from dept.methods.dept_plus import DePTPlus, evenness, variety
+from dept.methods.dept_plus import DePTPlus, unevenness, variety
 from dept.methods.neo import NEO
 from dept.models.model import Model
 from support import FixedPasses, random_batch, spread_predictions, tiny_config, tiny_model
@@ -77,6 +77,16 @@ def slow_centroid_labels(features: torch.Tensor, p: list[list[float]]) -> list[i
     return labels
 
 
+def test_declared_shares_take_the_place_of_even_ones() -> None:
+    """KL(m ‖ π) by hand: m = (0.75, 0.25), π = (0.9, 0.1)."""
+    logits, rest = torch.tensor([[0.0, 0.0], [40.0, 0.0]]), torch.tensor([0.5, 0.5])
+    by_hand = 0.75 * math.log(0.75 / 0.9) + 0.25 * math.log(0.25 / 0.1)
+    assert float(unevenness(logits, rest, 1.0, (0.9, 0.1))) == pytest.approx(by_hand, abs=1e-5)
+    even = float(unevenness(logits, rest, 0.5, (0.5, 0.5)))
+    assert even == pytest.approx(float(unevenness(logits, rest, 0.5)) + math.log(2) / 0.5, abs=1e-5)
+    assert math.isfinite(float(unevenness(logits, rest, 1.0, (1.0, 0.0))))
+
+
 def test_labels_are_found_anew_after_an_epoch(model: Model) -> None:
     method = plus(model)
     method.begin(FixedPasses(IMAGES))
@@ -98,11 +108,11 @@ def test_only_prompts_and_bias_are_in_the_adapter_and_the_bias_stays_where_the_s
 
 
 def test_the_pull_on_a_batch_does_not_fade_with_its_share() -> None:
-    """Gradient of the evenness with a share s of 1/10 is about that with 1, where the rest looks like the batch."""
+    """Gradient of the unevenness with a share s of 1/10 is about that with 1, where the rest looks like the batch."""
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     rest = logits.detach().softmax(dim=-1).mean(dim=0)
-    (whole,) = torch.autograd.grad(evenness(logits, rest, 1.0), logits)
-    (part,) = torch.autograd.grad(evenness(logits, rest, 0.1), logits)
+    (whole,) = torch.autograd.grad(unevenness(logits, rest, 1.0), logits)
+    (part,) = torch.autograd.grad(unevenness(logits, rest, 0.1), logits)
     assert torch.allclose(whole, part, atol=1e-6)
 
 

@@ -659,6 +659,19 @@ def test_the_verdict_is_withheld_where_class_shares_seem_to_differ_and_nobody_vo
     assert declared.result["expected"]["shares"] == "uniform"
 
 
+def test_declared_class_shares_reach_the_method(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": "dept+", **BRIEF}
+    shares = tmp_path / "shares.json"
+    shares.write_text(json.dumps({source_run.model.classes[0]: 0.9, source_run.model.classes[1]: 0.1}))
+    runs = {
+        prior: adapt(source_run.file, target_images, out=tmp_path / str(number), prior=prior, **settings)
+        for number, prior in enumerate(("unknown", "uniform", str(shares)))
+    }
+    unknown, uniform, file = (run.adapter.read_bytes() for run in runs.values())
+    assert unknown != file and uniform != file
+    assert [run.result["protocol"].get("class_shares") for run in runs.values()] == [None, "uniform", "file"]
+
+
 def test_the_lean_that_remains_is_measured_with_the_head_of_the_source(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ A method sees views and indices, never labels. It does not log, print, save or p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -99,13 +99,16 @@ class Method:
         *,
         seed: int = 0,
         stats: Mapping[str, Tensor] | None = None,
+        shares: Sequence[float] = (),
     ) -> None:
+        """shares: of the classes in the target, in the order of the logits, if the user has declared them."""
         if self.needs_stats and not stats:
             raise ValueError(
                 f"Method {self.name!r} compares the target with source statistics, and `stats` is empty: write them "
                 "with `dept stats MODEL SOURCE` and give that file as `stats`."
             )
         self.source_stats = dict(stats or {})
+        self.declared_shares = tuple(shares)
         self.model = model
         self.config = self.Config() if config is None else config
         self.generator = torch.Generator().manual_seed(seed)

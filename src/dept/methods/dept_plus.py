@@ -5,15 +5,17 @@ in NEO, so that the first labels come from a model that no longer leans to a few
 confident while their mean stays even, and each image learns the label of its nearest class centroid, recomputed every
 epoch (SHOT's three terms). A strong view of the image learns the same label, as in DePT: what is learned must not
 depend on colours and crops. The weights of the head stay fixed, so that classes keep their meaning.
-Where a batch is too small to hold all classes, its mean prediction is completed by that of all images.
+Where a batch is too small to hold all classes, its mean prediction is completed by that of all images. Where the class
+shares of the target are declared (`prior`), the mean prediction is to have those instead of even ones.
 In a stream there are no centroid labels. The head follows the running mean of the features, the more so the more
 classes have been predicted: the mean of a single class is that class, not a shift.
 Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
-far from balanced (preset `unbalanced` leaves out what pulls them there).
+far from balanced and nobody says so (preset `unbalanced` leaves out what pulls them there).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +33,8 @@ from dept.methods.shot import centroid_labels, read_all
 
 IMAGES_PER_CLASS = 4
 """in a batch, from which on its mean prediction speaks for all classes"""
+LEAST_SHARE = 1e-3
+"""of a class that is declared to be rarer: a prediction of it has a price, but not an infinite one"""
 CLASSES = 8
 """predicted so far, from which on a running mean of features is trusted"""
 
@@ -67,7 +71,7 @@ class DePTPlus(Method):
         w_strong: float = 0.3
         """the same for a strong view of the image; 0 does without that view"""
         w_class: float = 1.0
-        """weight of the evenness of the mean prediction; 0 where classes may be far from balanced"""
+        """weight of even (or declared) class shares in the mean prediction; 0 where they may be far from that"""
         recentre: bool = True
         """the head takes up the mean of the target features: before the first step, or batch by batch in a stream"""
         view: Literal["weak", "test"] = "weak"
@@ -124,9 +128,10 @@ class DePTPlus(Method):
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, mean))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = H(p) - w_class H(p̄) + w_label CE(p, ŷ) + w_strong CE(s, ŷ)   [DePT+ Eq. L]
+        """L = H(p) + w_class KL(p̄ ‖ π) + w_label CE(p, ŷ) + w_strong CE(s, ŷ)   [DePT+ Eq. L]
 
-        p and s are predictions of the weak and the strong view, ŷ is the nearest class centroid.
+        p and s are predictions of the weak and the strong view, ŷ is the nearest class centroid, π the declared class
+        shares. Without them KL is to even ones, which is -H(p̄) but for a constant.
         """
         config, count = self.config, len(batch.index)
         both = self.model.read(batch.views[0] if self.labels is None else torch.cat(batch.views))
@@ -137,7 +142,8 @@ class DePTPlus(Method):
         terms = {"entropy": losses.entropy(logits).mean()}
         if config.w_class:
             share = min(1.0, len(logits) / (IMAGES_PER_CLASS * logits.shape[1]))
-            terms["class_diversity"] = config.w_class * evenness(logits, self.predicted / self.predicted.sum(), share)
+            rest = self.predicted / self.predicted.sum()
+            terms["class_diversity"] = config.w_class * unevenness(logits, rest, share, self.declared_shares)
         if self.labels is not None:
             labels = self.labels[batch.index.to(self.labels.device)]
             if config.w_label:
@@ -175,10 +181,14 @@ def variety(predicted: Tensor) -> float:
     return min(1.0, (effective - 1) / (min(len(predicted), CLASSES) - 1))
 
 
-def evenness(logits: Tensor, rest: Tensor, share: float) -> Tensor:
-    """-H(s p̄ + (1 - s) r) / s: negative entropy of the mean prediction p̄ of a batch, completed by r of all images.
+def unevenness(logits: Tensor, rest: Tensor, share: float, expected: Sequence[float] = ()) -> Tensor:
+    """-H(m) / s of m = s p̄ + (1 - s) r: the mean prediction p̄ of a batch, completed by r of all images.
 
-    Divided by s, so that the pull on a batch does not fade with its share of the mean. (B, C), (C,) -> ()
+    With expected class shares π it is KL(m ‖ π) / s instead. Divided by s, so that the pull on a batch does not fade
+    with its share of the mean. (B, C), (C,) -> ()
     """
     mean = share * logits.softmax(dim=-1).mean(dim=0) + (1 - share) * rest
-    return (mean * (mean + 1e-8).log()).sum() / share
+    divergence = (mean * (mean + 1e-8).log()).sum()
+    if expected:
+        divergence = divergence - (mean * mean.new_tensor(expected).clamp_min(LEAST_SHARE).log()).sum()
+    return divergence / share

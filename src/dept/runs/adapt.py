@@ -178,7 +178,7 @@ def adapt(
     if not chosen.max_iters and chosen.epochs == kind.Config().epochs:  # a length that was asked for is not discussed
         config, more = long_enough(kind, config, len(target), fit=options.fit_length and not preset)
         notes += more
-    made = kind(source, config, seed=options.seed, stats=stats)
+    made = kind(source, config, seed=options.seed, stats=stats, shares=prior.shares if prior.declared else ())
     notes += bad_images.note(target)
     readings, at_start = Readings.first(target, scored, made if source is given else plain, views, runtime, folder)
     target, scored = readings.target, readings.labelled
@@ -196,6 +196,7 @@ def adapt(
         views_made_on="workers",
         readout="student, direct, " + READOUT[options.keep],
         evaluated_on=readings.evaluated_on,
+        **({"class_shares": prior.origin} if prior.declared else {}),
         **({"domains": domains} if domains else {}),
     )
     inputs = places(model=model, images=images, score=score_on) | scored_list(scored)
