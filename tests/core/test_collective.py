@@ -28,6 +28,13 @@ def test_the_first_process_does_its_work_and_its_errors_are_raised() -> None:
         collective.from_first(lambda: 1 // 0)
 
 
+def test_a_lost_process_is_a_sentence() -> None:
+    said = "[pair.cc:547] Read error [10.0.0.2]:77: Connection reset by peer. This is typically caused by … GLHF!\nmore"
+    wanted = r"answers \(Read error \[10.0.0.2\]:77: Connection reset by peer\).$"
+    with pytest.raises(ConnectionError, match=wanted), collective.answered():
+        raise RuntimeError(said)
+
+
 def test_gradients_of_one_process_stay_where_they_are() -> None:
     weight = torch.ones(3, requires_grad=True)
     shared = GradientMean([weight])

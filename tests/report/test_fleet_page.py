@@ -60,8 +60,8 @@ def test_every_site_has_its_place(runs: Path) -> None:
     parsed = checked(html, files=["better%20%26%20%3Cb%3E/report.html"])
     assert "better%20%26%20%3Cb%3E/report.html" in parsed.loads
     assert page.verdict == (
-        "1 of 7 sites improved, as far as can be told, 1 need 20 labels each, 1 did not change, 2 were rejected, "
-        "1 failed, 1 are not adapted yet."
+        "1 of 7 sites improved, as far as can be told. The others: 1 uncertain (20 labels each would tell), "
+        "1 unchanged, 2 rejected, 1 failed, 1 not adapted yet."
     )
     text = " ".join(parsed.text)
     assert "better & <b>" in text and "None of the images can be decoded." in text and "+5.0 to +20.0" in text

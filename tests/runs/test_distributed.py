@@ -182,7 +182,7 @@ def test_resumed_by_one_process(places: Places, together: list[dict[str, Any]]) 
 
 REFUSED = {
     "batch": "`batch` is 1, but there are 2 processes, and each needs an image of every batch. Raise it to 2",
-    "few": "There are 2 processes and only 1 files in `images`",
+    "few": "The run has more processes (2) than images in `images` (1 in ",
     "files": "Process 1 of this run sees another `images` than process 0 (9 files",
     "model": "Process 1 of this run sees another `model` than process 0",
     "method": "has no setting 'nonsense'",
@@ -318,7 +318,7 @@ def test_different_arguments_are_refused(places: Places, tmp_path: Path, meeting
     outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [2, 2]
     said = [line for _, error in outputs for line in error.splitlines() if line.startswith("dept")]
-    assert len(said) == 1 and "number 0 with [--lr 0.1], number 1 with [--lr 0.2]" in said[0]
+    assert len(said) == 1 and "process 0 with [--lr 0.1], process 1 with [--lr 0.2]" in said[0]
     assert not (tmp_path / "run").exists() and not any(output for output, _ in outputs)
 
 

@@ -197,13 +197,19 @@ def test_a_site_whose_images_are_gone_fails_until_they_are_back(source_run: Trai
 def test_a_fleet_that_cannot_start_leaves_no_trace(
     source_run: TrainRun, sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*args: Any, **more: Any) -> Any:
+    def refuses(jobs: Iterator[Any], *args: Any, **more: Any) -> Any:
+        next(jobs)  # for which the sites before it were listed, and one has no images
         raise DataError("The folder is not shared.")
 
     monkeypatch.setattr("dept.runs.fleet.run_jobs", refuses)
+    listed = [Site("empty", tmp_path / "nowhere"), Site("north", sites / "north")]
     with pytest.raises(DeptError, match="not shared"):
-        run(source_run.file, sites, tmp_path / "runs")
-    assert not (tmp_path / "runs" / "fleet.json").exists()
+        run(source_run.file, listed, tmp_path / "new")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DeptError, match="not shared"):
+        run(source_run.file, listed, tmp_path / "mine")
+    assert not (tmp_path / "new").exists()
+    assert [file.name for file in (tmp_path / "mine").iterdir() if file.name != ".lock"] == []
 
 
 def test_weights_from_elsewhere_are_those_of_the_file(source_run: TrainRun) -> None:
@@ -269,5 +275,6 @@ def test_bad_runners(source_run: TrainRun, sites: Path, tmp_path: Path, capsys: 
         assert message in capsys.readouterr().err
     (tmp_path / "sites.csv").write_text("site,images,method\n")
     assert main(["fleet", str(source_run.file), str(tmp_path / "sites.csv"), "--out", str(tmp_path / "runs")]) == 2
-    assert "lacks the column prior" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "lacks the column prior" in said and "The fields method and prior of a line may be empty." in said
     assert not (tmp_path / "runs").exists()

@@ -90,8 +90,9 @@ def test_a_killed_driver(cluster: str, source_run: TrainRun, sites: Path, single
 
 
 def test_every_node_shares_the_folder(cluster: str, tmp_path: Path) -> None:
-    check_shared(tmp_path, lambda token: on_every_node(ray, tmp_path, token))
-    assert list(tmp_path.iterdir()) == []
+    new = tmp_path / "new" / "results"
+    check_shared(new, lambda token: on_every_node(ray, new, token))
+    assert list(new.iterdir()) == []
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:

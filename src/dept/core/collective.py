@@ -59,7 +59,8 @@ def answered() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # of gloo and nccl alike
-        reason = re.sub(r"^\[[^\]]*\]\s*", "", (str(error).splitlines() or [""])[0])  # without their line numbers
+        # Their first sentence, without line numbers: the rest is advice to the authors of a program.
+        reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error)).partition("\n")[0].partition(". ")[0]
         raise ConnectionError(f"Another process of this run has ended, or no longer answers ({reason}).") from error
 
 

@@ -26,11 +26,12 @@ LEADS: dict[Status, str] = {
     "failed": "Start the fleet again to try these again. All others are skipped.",
     "open": "Start the fleet again to go on.",
 }
-WORDS: dict[Status, str] = {
-    "unchanged": "did not change",
-    "rejected": "were rejected",
+OTHERS: dict[Status, str] = {
+    "uncertain": f"uncertain ({LABELS} labels each would tell)",
+    "unchanged": "unchanged",
+    "rejected": "rejected",
     "failed": "failed",
-    "open": "are not adapted yet",
+    "open": "not adapted yet",
 }
 SAMPLE = 300
 """images of a site that its page is measured on"""
@@ -59,11 +60,10 @@ def fleet_page(folder: Path) -> Page:
 
 
 def _sentence(summary: Summary) -> str:
-    counts = {status: len(summary.of(status)) for status in STATUSES}
-    parts = [f"{counts['improved']:,} of {len(summary.rows):,} sites improved, as far as can be told"]
-    parts += [f"{counts['uncertain']:,} need {LABELS} labels each"] if counts["uncertain"] else []
-    parts += [f"{counts[status]:,} {word}" for status, word in WORDS.items() if counts[status]]
-    return ", ".join(parts) + "."
+    counts = summary.counts
+    first = f"{counts.get('improved', 0):,} of {len(summary.rows):,} sites improved, as far as can be told."
+    others = ", ".join(f"{counts[status]:,} {word}" for status, word in OTHERS.items() if status in counts)
+    return f"{first} The others: {others}." if others else first
 
 
 def _section(summary: Summary, status: Status) -> Section:

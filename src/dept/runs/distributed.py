@@ -80,8 +80,8 @@ def check_words(words: Sequence[str]) -> None:
         if theirs != first:
             odd = [" ".join(word for word in one if word not in two) for one, two in ((first, theirs), (theirs, first))]
             raise UsageError(
-                f"The processes of this run were started with different arguments: number 0 with "
-                f"[{odd[0]}], number {number} with [{odd[1]}]. Start all with the same command."
+                f"The processes of this run were started with different arguments: process 0 with "
+                f"[{odd[0]}], process {number} with [{odd[1]}]. Start all with the same command."
             )
 
 
@@ -136,8 +136,8 @@ def check_inputs(model: str = "", **images: ImageSet | None) -> None:
     for name, one in given.items():
         if len(one) < collective.size():
             raise DataError(
-                f"There are {collective.size()} processes and only {len(one)} files in `{name}` ({one.root}). Start at "
-                f"most {len(one)} processes."
+                f"The run has more processes ({collective.size()}) than images in `{name}` ({len(one)} in {one.root}). "
+                "Start fewer processes."
             )
 
 

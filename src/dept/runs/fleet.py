@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from dept.runs.folder import Listener, alone_in, silent
 from dept.runs.job import make_config, with_settings
 from dept.runs.runners.options import RunnerOptions
 from dept.runs.runners.run import check_runner, run_jobs
-from dept.runs.site_job import RECORD, Finish, Settings, SiteJob, Weights, job_key, note_error
+from dept.runs.site_job import RECORD, Finish, Settings, SiteJob, Weights, job_key, note_error, read_record
 from dept.runs.sites import Site, find_sites
 from dept.runs.summary import FLEET, Summary, read_fleet
 
@@ -98,14 +100,14 @@ def fleet(
     _check_same(plan)
     runner = runner or RunnerOptions()
     check_runner(runner)
+    new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
         write_json(out / FLEET, plan.record(found))
         try:
             _run(plan, found, runner, listener)
         except DeptError:
-            if not any(out.glob(f"*/{RECORD}")):  # nothing has begun, so the folder is nobody's
-                (out / FLEET).unlink()
+            _forget_unused(out, new=new)
             raise
     return read_fleet(out)
 
@@ -180,6 +182,20 @@ def _check_same(plan: Plan) -> None:
             f"{plan.out} was made with another {' and another '.join(changed)}. Use `overwrite` to adapt its sites "
             "again (the adapters of now are kept as earlier versions), or choose another `out`."
         )
+
+
+def _forget_unused(out: Path, *, new: bool) -> None:
+    """Remove what a fleet has written whose runner refused to start: the plan, and why some sites have no images."""
+    records = list(out.glob(f"*/{RECORD}"))
+    if any("attempts" in read_record(file.parent) for file in records):
+        return
+    for file in (out / FLEET, *records):
+        file.unlink()
+    for folder in (file.parent for file in records):
+        with suppress(OSError):  # it holds something else
+            folder.rmdir()
+    if new:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def _run(plan: Plan, sites: Sequence[Site], runner: RunnerOptions, listener: Listener) -> None:

@@ -60,8 +60,8 @@ def _listed(path: Path) -> list[Site]:
     if missing:
         raise UsageError(
             f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}. Its first line must name the "
-            f"columns {', '.join(COLUMNS)}; found: {some(header) or 'nothing'}. `method` and `prior` may be left empty "
-            "in a line."
+            f"columns {', '.join(COLUMNS)}; found: {some(header) or 'nothing'}. The fields "
+            "method and prior of a line may be empty."
         )
     sites = []
     for number, row in enumerate(rows[1:], 2):

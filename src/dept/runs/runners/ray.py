@@ -108,6 +108,7 @@ def connected(options: RunnerOptions) -> Iterator[Any]:
     # Ray would start the workers of a `uv run` by uv again, in an environment without dept. And it would phone home.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr every second that nobody answers
     check_ray(options)
     import ray
 
@@ -163,6 +164,7 @@ def check_shared(folder: Path, write: Callable[[str], Iterable[tuple[str, str]]]
         write: lets a worker of every node write a token; gives name and complaint of each.
     """
     token = uuid.uuid4().hex
+    folder.mkdir(parents=True, exist_ok=True)
     ours = probe(folder, token, "driver")
     ours.write_text(token)
     try:
