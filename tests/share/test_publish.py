@@ -68,7 +68,7 @@ def test_the_card(hub: FakeHub, adapted: Path, tmp_path: Path, capsys: pytest.Ca
         assert f"\n## {part}\n" in card
     assert "dept predict MODEL.safetensors IMAGES --adapter hf-hub:us/site" in card
     assert f"{100 * result['after']['top1']:.1f} % after" in card and "10 unlabelled images of `target`" in card
-    assert result["protocol"]["list_sha256"] in card and "`blue`" in card
+    assert result["protocol"]["list_sha256"] in card and "`blue`" in card and "- Estimate without labels. " in card
     # Neither the card nor the file tells where anything lay.
     for file in folder.iterdir():
         assert str(tmp_path.parent).encode() not in file.read_bytes()
@@ -80,7 +80,10 @@ def test_the_card_of_a_model_from_the_hub_names_it(adapted: Path) -> None:
     card = model_card(read_meta(adapted / "adapter.safetensors"), run, Reference("us/site", "v2"))
     assert 'base_model: "us/source"' in card and "dept predict hf-hub:us/source@v1 IMAGES" in card
     assert 'adapter="hf-hub:us/site@v2"' in card
-    hostile = {**read_meta(adapted / "adapter.safetensors"), "classes": ["a`b\n---\n# x", "```"]}
+    meta = read_meta(adapted / "adapter.safetensors")
+    named_alike = model_card({**meta, "method": "dept"}, None, Reference("us/site"))
+    assert 'tags: ["dept", "domain-adaptation", "test-time-adaptation"]' in named_alike
+    hostile = {**meta, "classes": ["a`b\n---\n# x", "```"]}
     assert "`ab --- # x`" in model_card(hostile, None, Reference("us/site"))
 
 

@@ -42,10 +42,11 @@ def _source(run: RunFiles | None) -> str:
 
 def _front_matter(meta: Mapping[str, Any], source: str) -> str:
     """What the hub sorts repositories by. JSON is YAML, so whatever a name holds stays inside its quotes."""
+    tags = ["dept", "domain-adaptation", "test-time-adaptation", *([meta["method"]] if "method" in meta else [])]
     entries: dict[str, Any] = {
         "library_name": "dept",
         "pipeline_tag": "image-classification",
-        "tags": ["dept", "domain-adaptation", "test-time-adaptation", *([meta["method"]] if "method" in meta else [])],
+        "tags": list(dict.fromkeys(tags)),  # a method is called like the library
     }
     if source:
         entries["base_model"] = parse(source).repo
@@ -59,7 +60,7 @@ def _summary(title: str, meta: Mapping[str, Any], run: RunFiles | None) -> str:
     if "classes" in meta:
         text += f" with {len(meta['classes'])} classes"
     if "method" in meta:
-        text += f", adapted to a new domain by the method {_code(meta['method'])} without a label"
+        text += f", adapted to a new domain by the method {_code(meta['method'])} without labels"
     if "tunable_model" in result:
         text += f" ({result['tunable_model']:,} parameters tuned)"
     return f"{text}. Made with dept {meta['dept_version']}."
@@ -71,7 +72,7 @@ def _verdict(run: RunFiles | None) -> str:
         return ""
     result, lines = run.result, judged_lines(run.judged) if run.judged else []
     if "expected" in result:
-        lines.append(expected_line(result["expected"]))
+        lines.append(f"Estimate without labels. {expected_line(result['expected'])}")
     if "before" in result and "after" in result:
         before, after = result["before"], result["after"]
         low, high = (100 * end for end in after["ci95"])
@@ -94,7 +95,7 @@ def _loading(kind: str, meta: Mapping[str, Any], source: str, repo: Reference) -
     lines = ["```bash", "pip install 'dept[hub]'", command, "```", "", "```python", "import dept", ""]
     lines += [f"model = {call}", 'dept.predict(model, "images/")', "```"]
     if kind == "adapter":
-        author = "" if source else " Ask its author for that file."
+        author = "" if source else " Ask the author of this adapter for that model."
         lines += ["", f"It fits one model only, whose backbone has the sha256 `{meta['backbone_sha256']}`.{author}"]
     return "\n".join(lines)
 
