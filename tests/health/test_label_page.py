@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ ASKED = (Asked("a.png", "cat", "dog"), Asked(HOSTILE, "<b>cow</b>", "dog"), Aske
 QUESTIONS = Questions(ASKED, ("cat", "cow", "dog", "<b>cow</b>"))
 
 
-def page(seed: int = 0) -> str:
+def page(seed: int = 0, questions: Questions = QUESTIONS) -> str:
     pictures = [picture(Image.new("RGB", (40, 30), colour)) for colour in ("red", "green", "blue")]
-    return label_page(QUESTIONS, pictures, command="dept judge 'my run' labels.csv", seed=seed, key="abc")
+    return label_page(questions, pictures, command="dept judge 'my run' labels.csv", seed=seed, key="abc")
 
 
 def data(text: str) -> dict[str, object]:
@@ -54,27 +55,45 @@ def test_pictures_are_small_and_whole() -> None:
         assert uri.startswith("data:image/jpeg;base64,") and len(uri) < 6000
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
-def test_two_keys_make_a_table(tmp_path: Path) -> None:
-    """Left on the first image, back, right instead, neither on the second; the third is labelled already."""
+browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
+
+
+def pressed(text: str, keys: list[str], folder: Path) -> str:
+    """The page after these keys, and with the table that it then makes in `folder`."""
     drive = """<script>
     window.addEventListener("load", () => {
       const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key }));
-      ["ArrowLeft", "ArrowUp", "J", "ArrowDown"].forEach(press);
+      @KEYS@.forEach(press);
       HTMLAnchorElement.prototype.click = () => {};
       URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text; }); };
       document.getElementById("save").click();
     });
     </script></body>"""
-    file = tmp_path / "label.html"
-    file.write_text(page().replace("</body>", drive), encoding="utf-8")
-    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    file = folder / "label.html"
+    file.write_text(text.replace("</body>", drive.replace("@KEYS@", json.dumps(keys))), encoding="utf-8")
+    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     words += ["--virtual-time-budget=3000", "--dump-dom", file.as_uri()]
     shown = subprocess.run(words, capture_output=True, timeout=120, text=True).stdout
     (table,) = re.findall(r'<body data-csv="(.*?)">', shown, re.DOTALL)
-    (tmp_path / "labels.csv").write_text(html.unescape(table), newline="")
+    (folder / "labels.csv").write_text(html.unescape(table), newline="")
+    return shown
+
+
+@browser
+def test_two_keys_make_a_table(tmp_path: Path) -> None:
+    """Left on the first image, back, right instead, neither on the second; the third is labelled already."""
+    shown = pressed(page(), ["ArrowLeft", "ArrowUp", "J", "ArrowDown"], tmp_path)
     items = data(page())["items"]
     first = "before" if items[0]["swapped"] else "after"  # type: ignore[index]
     expected = {"a.png": first, HOSTILE: "neither", "c.png": "after"}
     assert read_labels(tmp_path / "labels.csv", QUESTIONS) == expected
     assert "<title>Which label is right?</title>" in shown and "dept judge 'my run' labels.csv" in shown
+
+
+@browser
+def test_an_answer_leads_to_the_next_image_without_one(tmp_path: Path) -> None:
+    first, second, third = ASKED
+    some = Questions((first, replace(second, right="before"), replace(third, right="")), QUESTIONS.classes)
+    pressed(page(questions=some), ["ArrowDown", "n"], tmp_path)
+    expected = {"a.png": "neither", HOSTILE: "before", "c.png": "neither"}
+    assert read_labels(tmp_path / "labels.csv", some) == expected

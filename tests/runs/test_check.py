@@ -76,7 +76,8 @@ def test_fewer_labels_and_more_later(run: Path) -> None:
     more = check([run], CheckOptions(labels=4, device="cpu"))
     assert [one.right for one in more.questions.asked] == ["after", "", "", ""]
     assert [one.image for one in more.questions.asked[:2]] == [one.image for one in two.questions.asked]
-    assert "(1 already are)" in str(more)
+    assert "are to be labelled (1 done)" in str(more)
+    assert f"dept judge {run} {run / 'check' / 'labels.csv'}   (or the downloaded labels.csv)" in str(more)
     with pytest.raises(DataError, match=r"would be replaced: move it away first"):
         check([run], CheckOptions(labels=1, seed=5, device="cpu"))
     with pytest.raises(UsageError, match="`labels` must be at least 1"):
@@ -99,6 +100,7 @@ def test_two_runs(run: Path, source_run: TrainRun, images: Path, tmp_path: Path)
     )
     assert made.disagreeing == sum(a != b for a, b in zip(first, second, strict=True))
     assert made.questions.words == ("first", "second", "neither") and made.folder == other.folder / "check-site"
+    assert f"predictions of {run} (first) and of {other.folder} (second) differ on" in str(made)
     foreign = adapt(source_run.file, write_unlabelled(tmp_path / "b", 4, seed=3), out=tmp_path / "third", **STRONG)
     with pytest.raises(UsageError, match="adapted to different images"):
         check([run, foreign.folder], CPU)

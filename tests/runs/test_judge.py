@@ -13,7 +13,7 @@ from dept.cli.main import main
 from dept.errors import DataError
 from dept.report.verdict import tiles, verdict
 from dept.runs.adapt import AdaptRun, adapt
-from dept.runs.check import CheckOptions, check
+from dept.runs.check import CheckOptions, check, read_check
 from dept.runs.judge import judge
 from dept.runs.read import read_run
 from dept.runs.seal import unsealed
@@ -63,7 +63,8 @@ def test_files_are_merged_and_replace_the_verdict(run: Path) -> None:
     assert judge([run], [first]).verdict == "uncertain"
     judged = judge([run], [first, second])
     assert judged.result["right_before"] == 6 and judged.result["right_after"] == 2
-    assert f"dept check {run} --labels 16" in str(judged)
+    drawn = len(read_check(run / "check")[1].asked)
+    assert f"{drawn - 8} of the {drawn} drawn images have no label yet" in str(judged)
     assert len(read_run(run).judged["labels"]) == 8
     assert sum(bool(one.right) for one in check([run], CPU).questions.asked) == 8  # they need not be given again
 
@@ -84,6 +85,13 @@ def test_harmful_is_exit_4(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["judge", str(run), str(answered(run, *["before"] * 7)), "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["verdict"] == "harmful"
     assert f"or go back to the adapter before: dept undo {run}" in str(judge([run], [answered(run, *["before"] * 7)]))
+
+
+def test_labels_speak_for_an_adapter_that_was_set_aside(run: Path) -> None:
+    (run / "adapter.safetensors").rename(run / "adapter.rejected.safetensors")
+    judged = judge([run], [answered(run, *["after"] * 7, "before")])
+    assert f"set aside as harmful before. Use it: {run / 'adapter.rejected.safetensors'}" in str(judged)
+    assert "after is right on 7, before on 1, neither on 0 (exact sign test, p = 0.07)" in str(judged)
 
 
 @pytest.mark.parametrize("text", ["image,right\nx,after\n", "image,right\n", "right\nafter\n", "image,right\n{},no\n"])

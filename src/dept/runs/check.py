@@ -78,8 +78,10 @@ class Check:
     """sha256 of the files that the runs have written: labels are about these models"""
 
     def __str__(self) -> str:
-        first, second = self.questions.sides
         share = f"{self.disagreeing:,} of {self.images:,} images ({100 * self.disagreeing / self.images:.1f} %)"
+        first, second = self.questions.sides
+        if len(self.runs) == 2:
+            first, second = (f"of {run} ({side})" for run, side in zip(self.runs, self.questions.sides, strict=True))
         if not self.disagreeing:
             return f"The predictions {first} and {second} agree on all {self.images:,} images: the gain is 0."
         asked = len(self.questions.asked)
@@ -88,11 +90,11 @@ class Check:
         return "\n".join(
             [
                 f"The predictions {first} and {second} differ on {share}. Only these decide which is better.",
-                f"{drawn} are to be labelled{f' ({done} already are)' if done else ''}, in one of three ways:",
+                f"{drawn} are to be labelled{f' ({done} done)' if done else ''}, in one of three ways:",
                 f"  {self.folder / PAGE}   open it in a browser: two arrow keys, then download {TABLE}",
                 f"  {self.folder / TABLE}   or fill in its last column: {', '.join(self.questions.words)}",
                 f"  {self.folder / 'label_studio.json'}   or import it into Label Studio (interface: label_studio.xml)",
-                f"Next:  {judge_command(self.runs, TABLE)}",
+                f"Next:  {judge_command(self.runs, str(self.folder / TABLE))}   (or the downloaded {TABLE})",
             ]
         )
 

@@ -14,7 +14,7 @@ from dept.health.gain import Labelled, Verdict, interval, sign_test, verdict
 from dept.health.labels import merged, read_labels
 from dept.io import write_json
 from dept.runs.check import check_place, read_check, verdict_place
-from dept.runs.read import read_run
+from dept.runs.read import REJECTED, read_run
 from dept.runs.record import shown
 from dept.runs.seal import sealed
 from dept.runs.versions import versions
@@ -30,6 +30,8 @@ class Judged:
     verdict: Verdict
     result: dict[str, Any]
     sides: tuple[str, str]
+    asked: int
+    """images that the check drew"""
 
     def __str__(self) -> str:
         return "\n".join([*judged_lines(self.result, self.sides), *self._next()])
@@ -42,6 +44,8 @@ class Judged:
         if self.verdict == "uncertain":
             if labelled == self.result["disagreeing"]:
                 return [file, "All images on which predictions differ are labelled. Only more images can tell more."]
+            if labelled < self.asked:
+                return [file, f"{self.asked - labelled} of the {self.asked} drawn images have no label yet: add them."]
             more = [flag("labels"), str(min(2 * labelled, self.result["disagreeing"]))]
             # The same draw, only more of it: labels that are there must stay among the drawn.
             more += [flag("seed"), str(self.result["seed"])] if self.result["seed"] else []
@@ -52,7 +56,9 @@ class Judged:
         if self.verdict == "harmful":
             back = f", or go back to the adapter before: {shlex.join(['dept', 'undo', *folders])}"
             return [file, f"Use the source model without this adapter{back if versions(self.runs[0]) else '.'}"]
-        return [file, f"Next:  {shlex.join(['dept', 'report', *folders])}"]
+        aside = self.runs[0] / REJECTED
+        back = [f"Its adapter was set aside as harmful before. Use it: {shown(aside)}"] if aside.is_file() else []
+        return [file, *back, f"Next:  {shlex.join(['dept', 'report', *folders])}"]
 
 
 def judge(runs: Sequence[str | Path], labels: Sequence[str | Path]) -> Judged:
@@ -95,4 +101,4 @@ def judge(runs: Sequence[str | Path], labels: Sequence[str | Path]) -> Judged:
     }
     file = verdict_place(places) / "verdict.json"
     write_json(file, sealed(result))
-    return Judged(places, file, said, result, questions.sides)
+    return Judged(places, file, said, result, questions.sides, len(questions.asked))

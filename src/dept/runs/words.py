@@ -18,6 +18,11 @@ COLLAPSED = 0.9
 """share of the effective classes below which predictions count as collapsed (docs/results.md)"""
 
 
+def flag(name: str) -> str:
+    """A parameter as the command line spells it, for commands that are printed."""
+    return "-" * 2 + name.replace("_", "-")
+
+
 def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     """A finished adaptation in a few lines, ending with the next commands."""
     free, adapter = result["label_free"], str(file)
@@ -34,7 +39,8 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     lines.append(f"Adapter: {adapter} ({result['adapter_bytes'] / 1024:.0f} KiB)")
     if file.name == REJECTED:
         lines.append(f"It was rejected. {flag('accept')} keeps it anyway. {flag('method')} auto tries others.")
-    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', flag('adapter'), adapter])}")
+    used = [] if file.name == REJECTED else [flag("adapter"), adapter]
+    lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', *used])}")
     lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
@@ -42,7 +48,7 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
 
 NO_CARD = (
     "The model file does not say how frequent its classes were in the source, so equal shares are assumed. "
-    "`dept stats MODEL SOURCE` with `card` adds that to the file, and how far its confidence can be trusted."
+    f"`dept stats MODEL SOURCE {flag('card')}` adds that to the file, and how far its confidence can be trusted."
 )
 ASSUMED = {
     "source": "if class shares are as in the source",
@@ -142,13 +148,14 @@ def judged_lines(found: Mapping[str, Any], sides: tuple[str, str] = ("before", "
     low, high = (100 * end for end in found["ci95"])
     first, second = sides
     labelled = found["right_after"] + found["right_before"] + found["neither"]
+    chance = f"= {found['p_value']:.2g}" if found["p_value"] >= 0.001 else "< 0.001"
     better = {"improved": "The second run is better", "harmful": "The first run is better"} if first == "first" else {}
     return [
         f"{better.get(found['verdict'], found['verdict'].capitalize())}. Gain {100 * found['gain']:+.1f} points in "
         f"accuracy on these {found['images']:,} images (exact 95 % interval {low:+.1f} to {high:+.1f}).",
         f"Labels of {labelled} of the {found['disagreeing']:,} images on which predictions differ: {second} is right "
-        f"{found['right_after']} times, {first} {found['right_before']} times, neither {found['neither']} times "
-        f"(exact sign test, p = {found['p_value']:.2g}).",
+        f"on {found['right_after']}, {first} on {found['right_before']}, neither on {found['neither']} "
+        f"(exact sign test, p {chance}).",
     ]
 
 
@@ -177,11 +184,6 @@ def collapse_warning(free: LabelFree) -> str:
         f"Warning: predictions collapsed from {before:.1f} to {after:.1f} effective classes. Unless the other classes "
         "really are rarer here, keep the source model, or give DePT a better start with `recentre`."
     )
-
-
-def flag(name: str) -> str:
-    """A parameter as the command line spells it, for commands that are printed."""
-    return "-" * 2 + name.replace("_", "-")
 
 
 def _outcome(result: Result) -> list[str]:
