@@ -108,7 +108,6 @@ def connected(options: RunnerOptions) -> Iterator[Any]:
     # Ray would start the workers of a `uv run` by uv again, in an environment without dept. And it would phone home.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr every second that nobody answers
     check_ray(options)
     import ray
 
