@@ -9,7 +9,8 @@ the expected ones:
 The ratio e / D says how much of the change was towards π. `BANDS` has, for ranges of it, the gains that runs with known
 labels had, as multiples of D. Two things widen the interval:
 
-- e is measured on n images, so it is off by √(D/n) or so. The interval covers all bands within that of e.
+- e is measured on n images, so it is off by √(D/n) or so. The interval covers all bands within half of that of e, and
+  has as much as a margin.
 - A method that pulls predictions towards even shares comes nearer to π even where its new predictions are no better.
   What it optimises cannot judge it. Its gain then counts only if the source model is known to be right about most
   images (the card's interval of accuracy): among the labels of such a model there is something to follow.
@@ -29,10 +30,10 @@ from dept.health.gain import Verdict
 from dept.health.prior import Prior, total_variation
 
 BANDS = (
-    (-0.5, -0.60, -0.05),
+    (-0.5, -0.70, -0.05),
     (-0.1, -0.35, 0.05),
     (0.1, -0.10, 0.20),
-    (0.3, 0.00, 0.50),
+    (0.3, 0.00, 0.70),
     (1.0, 0.10, 0.75),
 )
 """(e / D up to, least gain / D, largest gain / D)"""
@@ -93,7 +94,7 @@ def expected_gain(
     nearer = total_variation(before, prior.shares) - total_variation(after, prior.shares)
     nearer = max(-changed, min(changed, nearer))
     slack = margin(changed, images)
-    least, largest = _ratios(nearer, slack, changed)
+    least, largest = _ratios(nearer, slack / 2, changed)
     if optimised and (accuracy is None or accuracy[0] < RIGHT):
         least = min(least, UNPROVEN)
     low = max(-changed, least * changed - slack / 2)
