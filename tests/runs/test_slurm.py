@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,28 @@ def test_a_pre_empted_task(source_run: TrainRun, tmp_path: Path) -> None:
     assert not summary.of("failed") and summary.rows[0].attempts == 2
     assert read_record(runs / "north")["finished"] == 1
     assert same_bits(adapter_of(runs / "north"), adapter_of(tmp_path / "here/north"))
+
+
+def test_a_stop_saves_what_was_begun(
+    source_run: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C reaches submitit's process too, which must neither complain nor end before its task has saved."""
+    write_unlabelled(tmp_path / "sites/north", 6)
+    asked = threading.Event()
+
+    def interrupt(process: int) -> None:
+        controller = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(controller, signal.SIGINT)
+        asked.set()
+
+    monkeypatch.setattr("dept.runs.runners.slurm.stop_signal", lambda: nullcontext(asked.is_set))
+    when_begun(tmp_path / "runs/north", interrupt)
+    settings: dict[str, Any] = {"method": "dept+", "max_iters": 100_000, "batch": 4, "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        fleet(source_run.file, tmp_path / "sites", out=tmp_path / "runs", runner=RunnerOptions("slurm"), **settings)
+    assert (tmp_path / "runs/north/resume.safetensors").exists()
+    assert not (tmp_path / "runs/north/.holder").exists()  # its process has ended by itself
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_tasks() -> None:

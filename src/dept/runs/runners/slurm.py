@@ -7,8 +7,12 @@ that are done and resumes the one it was at from the state on disk, which is at 
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +27,8 @@ LOGS = ".slurm"
 """submitit's scripts, pickles and logs, below the folder of the results"""
 LOOK, LOOK_LOCAL = 10.0, 0.5
 """seconds between two looks at the tasks"""
+GRACE = 60.0
+"""seconds that tasks of this machine have to save their state when the user stops"""
 MINUTES = 240
 """time limit of a task, after which it is queued again; submitit's own is 5 minutes"""
 
@@ -55,7 +61,7 @@ def run_on_slurm(jobs: Iterable[Job], options: RunnerOptions, *, folder: Path) -
     executor = make_executor(options, folder / LOGS)
     local = executor.cluster == "local"
     tasks = [Task(part, options.cpus) for part in split(list(jobs), options, local=local)]
-    with executor.batch():  # one array
+    with ignored_by_children(), executor.batch():  # one array
         submitted = [executor.submit(task) for task in tasks]
     pending = dict(zip(submitted, tasks, strict=True))
     with stop_signal() as stopped:
@@ -63,10 +69,35 @@ def run_on_slurm(jobs: Iterable[Job], options: RunnerOptions, *, folder: Path) -
             for one in [one for one in pending if one.done()]:
                 yield from outcomes(one, pending.pop(one).jobs)
             if stopped():
-                for one in pending:
-                    one.cancel()
+                stop(list(pending), local=local)
                 raise KeyboardInterrupt
             time.sleep(LOOK_LOCAL if local else LOOK)
+
+
+@contextmanager
+def ignored_by_children() -> Iterator[None]:
+    """Processes that are started inside ignore Ctrl-C, which a terminal sends to all: `stop` ends them."""
+    if threading.current_thread() is not threading.main_thread():  # which alone can say so
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def stop(tasks: Sequence[Any], *, local: bool) -> None:
+    """Ask the tasks to save their state and end. SLURM does it by itself when they are cancelled."""
+    until = time.monotonic() + (GRACE if local else 0)
+    while (running := [one for one in tasks if not one.done()]) and time.monotonic() < until:
+        for one in running:
+            # Its number is that of a process, which passes the signal on. Again and again, because a task that has not
+            # begun to adapt does not listen, and one that has does not mind.
+            os.kill(int(one.job_id), signal.SIGTERM)
+        time.sleep(LOOK_LOCAL)
+    for one in running:
+        one.cancel()
 
 
 def make_executor(options: RunnerOptions, logs: Path) -> Any:
