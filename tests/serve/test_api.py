@@ -294,3 +294,4 @@ def test_ready_live_metrics_and_the_page(client: TestClient) -> None:
     assert client.get("/docs").status_code == 404  # it would fetch scripts from elsewhere
     info = client.get("/v1/server").json()
     assert info["domains"] == ["a", "b", "norms"] and info["you"] == "local" and "tent" in info["online_methods"]
+    assert "cfa" not in info["online_methods"]  # it needs source statistics, which the server does not have

@@ -246,6 +246,8 @@ def test_from_images_to_an_adapter_and_back(browser: Any, server: str, images: l
     tab.locator(".pictures li").first.wait_for()
     tab.get_by_role("button", name="Roll back to source model").click()
     tab.get_by_text("Rolled back: site is served by source model again").wait_for()
+    tab.get_by_text("History").click()
+    tab.get_by_text("local rolled back to source model from version 1").wait_for()
     assert httpx.get(f"{server}/v1/domains/site").json()["active"] == 0
     assert page.complaints == []
     hosts = {urlsplit(address).netloc for address in page.asked if not address.startswith(("data:", "blob:"))}

@@ -89,6 +89,7 @@ def test_disagreements_are_labelled_and_decide(opened: TestClient, monkeypatch: 
     told = opened.post(f"{place}/labels", json={"labels": rest}).json()
     assert told["verdict"]["gain"] < 0 and {one["right"] for one in told["questions"]} == {"before"}
     assert opened.get("/v1/domains/site/versions").json()[0]["verdict"] == told["verdict"]
+    assert opened.get(f"/v1/jobs/{done['id']}").json()["verdict"] == told["verdict"]
     assert opened.get("/v1/domains/site/history").json()[0]["action"] == "verdict"
 
 
@@ -243,6 +244,7 @@ def test_promotion_goes_through_the_verdict(source_run: TrainRun, tmp_path: Path
         made.jobs._ended(job, 0)
         state, record = made.jobs.find(job)
         assert state == "finished" and record.get("promoted", False) == promoted
+        assert record["message"].startswith("Promoted" if promoted else "Not promoted")
         assert made.pool.get(verdict).version == int(promoted)
 
 

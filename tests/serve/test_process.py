@@ -93,6 +93,10 @@ def test_several_processes_serve_one_folder(model_file: Path, pool_folder: Path,
         return found
 
     try:
+        job = Client(url).adapt("a", [png()], method="t3a")["id"]
+        Client(url).call("POST", f"/v1/jobs/{job}/cancel")
+        assert Client(url).wait(job)["state"] == "cancelled"
+        assert Client(url).call("DELETE", f"/v1/jobs/{job}") == ""  # an answer without a body
         one, two = until(lambda: len(found := clients()) == 2 and list(found.values()), 120)
         version = one.upload("a", adapters / "b.safetensors")["number"]
         began = time.monotonic()

@@ -63,7 +63,9 @@ def label(service: Service, domain: str, number: int, labels: Mapping[str, str],
     with FileLock(table.with_name(".labels.lock")):  # several people may label at the same time
         asked = tuple(replace(one, right=labels.get(one.image, one.right)) for one in _answered(run, drawn).asked)
         write_atomic(table, as_csv(replace(drawn, asked=asked)).encode(errors="backslashreplace"))
-        service.pool.set_verdict(domain, number, from_labels(judge([run], [table]).result), made_by)
+        verdict = from_labels(judge([run], [table]).result)
+        service.pool.set_verdict(domain, number, verdict, made_by)
+        service.pool.index.claim_job(run.parent.name, ("finished",), "finished", verdict=verdict)
     return questions_of(service, domain, number)
 
 

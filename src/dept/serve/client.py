@@ -99,7 +99,7 @@ class Client:
             self._connection.close()  # the next call begins with a new one
             raise DeptError(f"The server cannot be reached: {error!r}.") from error
         said = response.getheader("content-type", "").startswith("application/json")
-        answer = json.loads(data) if said else data.decode(errors="replace")
+        answer = json.loads(data) if said and data else data.decode(errors="replace")
         if response.status >= 300:
             after = response.getheader("retry-after")
             detail = answer.get("detail", "") if isinstance(answer, dict) else answer

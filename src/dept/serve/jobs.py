@@ -306,13 +306,15 @@ class Jobs:
         if (folder / FEATURES).exists():
             self.pool.set_signature(domain, load((folder / FEATURES).read_bytes()))
         found: dict[str, Any] = {"version": version.number, "verdict": verdict}
-        if record["promote"] == "improved" and verdict["verdict"] == "improved":
-            try:
-                self.pool.activate(domain, version.number, made_by, automatic=True)
-                found |= {"promoted": True, "message": "Promoted."}
-            except Conflict as error:
-                found["message"] = str(error)
-        return "finished", found
+        if record["promote"] != "improved":
+            return "finished", found
+        if verdict["verdict"] != "improved":
+            return "finished", found | {"message": f"Not promoted, because the verdict is {verdict['verdict']}."}
+        try:
+            self.pool.activate(domain, version.number, made_by, automatic=True)
+        except Conflict as error:
+            return "finished", found | {"message": f"Not promoted. {error}"}
+        return "finished", found | {"promoted": True, "message": "Promoted."}
 
 
 def _new_id() -> str:

@@ -60,8 +60,9 @@ class Running:
 
 
 def online_methods() -> list[str]:
-    """Methods that can adapt a domain online: those that own tensors."""
-    return [name for name in methods.available("online") if name != "source" and not methods.card(name).relabels]
+    """Methods that can adapt a domain online: those that own tensors and need nothing but images."""
+    owning = [name for name in methods.available("online") if name != "source" and not methods.card(name).relabels]
+    return [name for name in owning if not methods.get(name).needs_stats]
 
 
 class Learners:
@@ -191,8 +192,7 @@ class Learners:
         """Serve the candidate: the file on disk first, then the row, then the swap in memory."""
         assert learner.candidate is not None
         try:
-            note = f"after {learner.images} images"
-            version = self.pool.add(domain, learner.candidate, BY, note=note, verdict=learner.comparison)
+            version = self.pool.add(domain, learner.candidate, BY, verdict=learner.comparison)
             self.pool.activate(domain, version.number, BY, automatic=True)
         except DeptError as error:
             learner.detail = str(error)

@@ -16,7 +16,7 @@ export const actions = {
     form.reset();
     form.elements.domain.value = domain ?? "";
     const names = state.domains.map(({ name }) => name).filter((name) => name !== "source");
-    const method = (value) => h("option", { value }, value === "auto" ? "auto: try several, keep the best" : value);
+    const method = (value) => h("option", { value }, value === "auto" ? "auto: try several" : value);
     render(at("adapt-domains"), names.map((value) => h("option", { value })));
     render(form.elements.method, methods.map(method));
     at("adapt-folder").hidden = !folders.length;

@@ -15,6 +15,10 @@ const MODES = {
   shadow: "Shadow: learn and compare, serve nothing of it",
   on: "On: serve what does no harm",
 };
+const DONE = {
+  add: "added", activate: "promoted", publish: "published", rollback: "rolled back to", pin: "pinned", unpin: "unpinned",
+  verdict: "judged",
+};
 const NOTHING = { versions: [], recent: [], history: [] };
 let detail = NOTHING;
 
@@ -84,7 +88,7 @@ function gainFigure({ verdict, live_gain: live, active }) {
 
 function driftFigure({ drift }) {
   if (drift.value === null) return [big("–"), h("span.muted", "known after some traffic")];
-  const text = drift.drifted ? "above the threshold: unlike its images" : "below the threshold: like its images";
+  const text = `traffic ${drift.drifted ? "no longer looks" : "looks"} like the images of the domain`;
   return [big(drift.value.toFixed(2)), driftChart(drift), h("span.muted", text)];
 }
 
@@ -174,4 +178,10 @@ const historyCard = (changes) =>
     h("ol.history", changes.map(({ at, made_by: by, action, version, detail: words }) =>
       h("li",
         h("time.muted", { title: moment(at) }, ago(at)),
-        h("span", `${by}: ${action}`, version > 0 && ` ${versionName(version)}`, words && h("small", ` ${words}`))))));
+        h("span", `${by} ${done(action, version)}`, words && h("small", ` ${words}`))))));
+
+function done(action, version) {
+  if (action === "create") return "made the domain";
+  if (action.startsWith("online ")) return `set online adaptation to ${action.slice(7)}`;
+  return `${DONE[action] ?? action} ${versionName(version)}`;
+}

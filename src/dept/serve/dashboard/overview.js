@@ -52,7 +52,7 @@ function summary(domains) {
   const slow = Math.max(...domains.map(({ latency }) => latency.p99_ms ?? -1));
   const slowest = domains.find(({ latency }) => latency.p99_ms === slow);
   return h("dl.stats",
-    stat("Domains", count(domains.length), `${having("ok")} healthy`,
+    stat("Domains", count(domains.filter(({ name }) => name !== "source").length), `${having("ok")} healthy`,
       urgent > 0 && [", ", h("span.warn", `${urgent} to look at`)]),
     stat("Images per minute", count(sum("images_per_minute")), `${count(sum("images"))} since start`),
     stat("Slowest p99", slowest ? `${ms(slow)} ms` : "–", slowest ? h("bdi", slowest.name) : "no traffic yet"),
