@@ -39,6 +39,13 @@ def test_the_source_model_is_kept_if_nothing_is_nearer() -> None:
     assert choose([candidate("neo", near)], EVEN, differ=False).kept == "source"
 
 
+def test_of_candidates_that_are_as_near_the_one_that_learned_more_is_kept() -> None:
+    near, nearer = (0.47, 0.2, 0.2, 0.13), (0.45, 0.2, 0.2, 0.15)  # 0.22 and 0.2 from even shares
+    for images, kept in ((500, "dept+"), (100_000, "neo")):
+        candidates = [candidate(name, after, images=images) for name, after in (("neo", nearer), ("dept+", near))]
+        assert choose(candidates, EVEN, differ=False).kept == kept
+
+
 def test_many_changes_must_bring_much() -> None:
     nearer = (0.65, 0.15, 0.1, 0.1)  # by 0.05
     for changed, kept in ((0.1, "neo"), (0.45, "neo"), (0.55, "source")):

@@ -75,6 +75,7 @@ def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choic
     """Keep the candidate whose predictions are nearest to the believed shares, or the source model.
 
     Args:
+        candidates: in the order of what they learn, the most at the end.
         differ: whether the shares are not believed (`shares_differ`).
     """
     start = total_variation(candidates[0].before, prior.shares)
@@ -86,10 +87,14 @@ def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choic
         kept = safe[-1].name if safe else "source"
         why = "class shares seem to be unlike the source's, so only a method that assumes nothing about them may change"
         return Choice(kept, f"{why} predictions. If they are alike, say so with `prior`.", rows)
-    worth = [one.name for one in candidates if start - distances[one.name] > worthwhile(one)]
+    worth = [one for one in candidates if start - distances[one.name] > worthwhile(one)]
     if not worth:
         return Choice("source", f"no candidate comes enough nearer to {prior} than the source model.", rows)
-    return Choice(min(worth, key=lambda name: distances[name]), f"its predictions come nearest to {prior}.", rows)
+    nearest = min(distances[one.name] for one in worth)
+    # A difference within chance says nothing. The longer candidate begins where NEO ends, and has learned more.
+    alike = [one for one in worth if distances[one.name] <= nearest + margin(one.changed, one.images)]
+    why = f"no candidate's predictions come nearer to {prior}, beyond chance."
+    return Choice(alike[-1].name, why, rows)
 
 
 def worthwhile(one: Scored) -> float:
