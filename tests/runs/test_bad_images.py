@@ -226,7 +226,7 @@ def test_from_the_command_line(source_run: TrainRun, site: Path, tmp_path: Path,
     assert main([*words, "replace", "--accept"]) == 0
     said = capsys.readouterr()
     assert "Replaced by the next image that decodes" in said.err and BAD[1] in said.err
-    assert "`bad_images=leave-out` finds all" in said.out + said.err
+    assert "`--bad-images leave-out` finds all" in said.out + said.err
     with pytest.raises(SystemExit) as stop:
         raise SystemExit(main([*words, "maybe"]))
     assert stop.value.code == 2

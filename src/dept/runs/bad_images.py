@@ -7,6 +7,7 @@ from typing import Literal
 
 from dept.data.images import ImageSet, decodable
 from dept.data.index import FileIndex
+from dept.runs.words import flag
 
 Rule = Literal["auto", "leave-out", "replace"]
 MANY = 100_000
@@ -39,5 +40,5 @@ def note(*sets: ImageSet) -> list[str]:
         return []
     return [
         f"The {count:,} images are not decoded before the first step. One that does not decode is named when it comes, "
-        "and the next good one takes its place. `bad_images=leave-out` finds all of them first."
+        f"and the next good one takes its place. `{flag('bad_images')} leave-out` finds all of them first."
     ]
