@@ -11,7 +11,7 @@ from serve_support import png, service
 from torch import Tensor
 
 from dept.serve.api import create_app
-from dept.serve.routing import ENOUGH, SHRINKAGE, Moving, Reference, Router, dump, load, whitening
+from dept.serve.routing import ENOUGH, ROWS, SHRINKAGE, Moving, Reference, Router, dump, load, whitening
 
 
 def cloud(count: int, mean: float, seed: int, spread: float = 1.0, width: int = 6) -> Tensor:
@@ -30,6 +30,12 @@ def test_the_whitening_is_that_of_the_shrunk_covariance() -> None:
     shrunk[~torch.eye(6, dtype=torch.bool)] *= 1 - SHRINKAGE
     white = whitening(samples).double()
     assert torch.allclose(white @ white.T, torch.linalg.inv(shrunk), rtol=1e-4, atol=1e-6)
+
+
+def test_many_domains_share_the_images_of_the_covariance() -> None:
+    many = [cloud(64, float(seed), seed) for seed in range(100)]
+    assert torch.equal(whitening(many), whitening([rows[: ROWS // 100] for rows in many]))
+    assert torch.allclose(whitening(many), whitening(many[:64]), atol=0.2)  # which are used as a whole
 
 
 def test_images_go_to_their_own_domain_and_strangers_to_none() -> None:

@@ -20,6 +20,8 @@ ENOUGH = 32
 """images from which a domain is known"""
 MOST = 64
 """images of a domain that are kept for it"""
+ROWS = 4096
+"""images of all domains together that Σ is made of, at most: it is made again whenever a domain becomes known"""
 SHRINKAGE = 0.5
 """share of the diagonal in Σ: there are fewer images than dimensions"""
 WITHIN = 0.95
@@ -52,7 +54,8 @@ def load(data: bytes) -> Tensor:
 
 def whitening(samples: Sequence[Tensor]) -> Tensor:
     """W (D, D) with Σ⁻¹ = W Wᵀ, for the covariance Σ that samples (n_k, D) of domains have in common."""
-    centred = torch.cat([rows - rows.mean(dim=0) for rows in samples]).double()
+    some = [rows[: max(2, ROWS // len(samples))] for rows in samples]
+    centred = torch.cat([rows - rows.mean(dim=0) for rows in some]).double()
     covariance = centred.T @ centred / max(1, len(centred) - len(samples))
     diagonal = covariance.diagonal().clamp_min(1e-12)
     covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * torch.diag(diagonal)
