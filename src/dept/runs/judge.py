@@ -57,8 +57,8 @@ class Judged:
             back = f", or go back to the adapter before: {shlex.join(['dept', 'undo', *folders])}"
             return [file, f"Use the source model without this adapter{back if versions(self.runs[0]) else '.'}"]
         aside = self.runs[0] / REJECTED
-        back = [f"Its adapter was set aside as harmful before. Use it: {shown(aside)}"] if aside.is_file() else []
-        return [file, *back, f"Next:  {shlex.join(['dept', 'report', *folders])}"]
+        use = [f"Its adapter was set aside as harmful before. Use it: {shown(aside)}"] if aside.is_file() else []
+        return [file, *use, f"Next:  {shlex.join(['dept', 'report', *folders])}"]
 
 
 def judge(runs: Sequence[str | Path], labels: Sequence[str | Path]) -> Judged:
