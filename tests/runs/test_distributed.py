@@ -69,7 +69,8 @@ def in_two_processes(places: Places) -> dict[str, Any]:
         "cases": registry.run_all(places.inputs),
         "runs": {name: product(name, places, "two") for name in RUNS},
         "refused": {name: refused(name, places) for name in REFUSED},
-        "stopped": stopped(places),
+        "stopped": stopped(places, "stopped"),
+        "apart": apart(places),
         "mended": mended(places),
         "buckets": buckets(),
         "dropped": dropped(),
@@ -154,13 +155,13 @@ def largest_difference(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
 # ---- interrupted, and resumed by another number of processes ----
 
 
-def stopped(places: Places) -> str:
+def stopped(places: Places, name: str) -> str:
     """A run of two processes that stops after its second step."""
     patch = pytest.MonkeyPatch()
     patch.setattr(dept.runs.folder, "stop_signal", StopAfter(2))
     patch.setattr(dept.runs.folder, "rank", lambda: 0)  # or the second process would go on until it is alone
     with patch.context(), pytest.raises(Interrupted) as stop:
-        half(places, "stopped")
+        half(places, name)
     patch.undo()
     return str(stop.value)
 
@@ -176,6 +177,19 @@ def test_resumed_by_one_process(places: Places, together: list[dict[str, Any]]) 
     assert largest_difference(whole.model.state_dict(), resumed.model.state_dict()) <= TOLERANCE
     assert (whole.after - resumed.after).abs().max() <= TOLERANCE
     assert [e["step"] for e in events(places.runs / "stopped") if e["event"] == "step"] == list(range(6))
+
+
+def apart(places: Places) -> dict[str, Tensor]:
+    """A stopped run, resumed by two processes of which only the first sees the run folder."""
+    stopped(places, "apart")
+    run = half(places, "nowhere" if collective.rank() else "apart", resume=True)
+    return dict(run.model.state_dict())
+
+
+def test_only_the_first_process_needs_the_run_folder(places: Places, together: list[dict[str, Any]]) -> None:
+    whole = half(places, "alone").model.state_dict()
+    assert all(largest_difference(whole, answers["apart"]) <= TOLERANCE for answers in together)
+    assert (places.runs / "apart" / "result.json").exists() and not (places.runs / "nowhere").exists()
 
 
 # ---- refused ----

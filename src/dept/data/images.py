@@ -180,9 +180,10 @@ def decodable(images: ImageSet, *, channels: int = 3, workers: int = 4, index: F
         channels: of the model that will see them: a file may decode in colour and not in grey.
         index: what is known of files. Those that have not changed are not read again; it learns of the others.
     """
-    from dept.core.collective import all_items, own_rows  # not above: listing files does without torch
+    from dept.core.collective import all_items, from_first, own_rows  # not above: listing files does without torch
 
-    seen = None if index is None else index.look(images.places, channels)
+    # Of several processes the first one looks: an index lies beside a run, which the others need not see.
+    seen = None if index is None else from_first(lambda: index.look(images.places, channels))
     unread = list(range(len(images))) if seen is None else seen.unread()
     problems = {} if seen is None else dict(seen.problems)
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:

@@ -207,6 +207,7 @@ class RunFolder:
         if probabilities.nbytes <= MOST_START:
             write_tensors(self.path / START, {"student": probabilities}, {"kind": "start", "list_sha256": images})
 
+    @by_first
     def load_start(self, images: str) -> Tensor | None:
         """Inverse of `save_start`; None if there are none for this list."""
         try:

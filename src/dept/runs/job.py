@@ -286,7 +286,7 @@ def _read_first(
 ) -> tuple[ImageSet, dict[str, Tensor]]:
     """The images that decode, and what every read-out says of them; a resumed run has both from its beginning."""
     channels = views.preprocess.channels
-    seen = folder.index.look(images.places, channels)
+    seen = collective.from_first(lambda: folder.index.look(images.places, channels))
     if folder.resume and seen.known.all():
         good = without(images, seen.problems)
         stored = folder.load_start(list_hash(good))
