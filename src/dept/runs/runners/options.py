@@ -27,7 +27,8 @@ class RunnerOptions:
     retries: int = 3
     """how often a job is started again after its process has died"""
     address: str = ""
-    """Ray cluster: HOST:PORT, or auto for the one of this machine; by default a local one is started"""
+    """Ray cluster: HOST:PORT, or auto for the one of this machine; by default a local one is started. Ray runs whatever
+    it is sent, so a cluster belongs on a trusted network"""
     slurm: str = "{}"
     """more parameters for submitit as JSON, e.g. '{"slurm_partition": "gpu", "timeout_min": 240}'"""
 
