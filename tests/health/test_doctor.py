@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dept.cli.main import main
-from dept.data.images import find_images
-from dept.data.loader import Runtime
+from dept.data.images import ImageSet, find_images
+from dept.data.loader import Batch, Runtime, TestPasses, Views
 from dept.health.doctor import CHECKS, examine
 from dept.models.files import load_model, save_model
+from dept.models.model import Model
+from dept.models.profile import Profile
 from dept.runs.rehearsal import peak_megabytes, rehearse
 from support import spread_predictions, tiny_model, tiny_resnet, write_unlabelled
 
@@ -41,8 +45,6 @@ def test_a_sound_site(file: Path, site: Path) -> None:
 def test_the_statistics_are_those_of_normalised_pixels(file: Path, site: Path) -> None:
     model = load_model(file)
     found = examine(model, find_images(site), Runtime(eval_batch=7), most=500)
-    from dept.data.loader import TestPasses, Views
-
     batches = TestPasses(find_images(site), Views(model.card.preprocess), Runtime(eval_batch=40))()
     (views,) = [batch.views[0] for batch in batches]
     assert found.statistics["normalised_mean"] == pytest.approx(float(views.mean()), abs=1e-5)
@@ -90,3 +92,33 @@ def test_costs_grow_with_steps_and_images(site: Path) -> None:
     assert cost.steps == 15 * 32 and cost.method == "shot" and 5000 < cost.seconds < 6000
     assert cost.megabytes is not None and cost.megabytes == pytest.approx(peak_megabytes("cpu"), rel=0.2)
     assert rehearse(tiny_resnet(), images, 100, Runtime(), seconds_per_image=1.0).steps == 300
+
+
+def test_the_size_of_the_shift(file: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, images = load_model(file), find_images(site)
+    assert examine(model, images, Runtime(), most=500).shift is None
+    mean = torch.cat([model.read(batch.views[0]).features for batch in _test_passes(model, images)]).mean(dim=0)
+    profile = Profile(100, 0.9, 1.0, 0.5, 0.1, 0.2, tuple(mean.tolist()))
+    model.card = replace(model.card, profile=profile)
+    found = examine(model, images, Runtime(), most=500).shift
+    assert found is not None and found.moved < 1e-3 and found.chance == pytest.approx((1 / 40 + 1 / 100) ** 0.5)
+    model.card = replace(model.card, profile=replace(profile, feature_mean=tuple((mean + 1).tolist())))
+    far = examine(model, images, Runtime(), most=500).shift
+    assert far is not None and far.moved > 1 and far.source_accuracy == 0.9
+    assert examine(model, images, Runtime(), most=9).shift is None  # too few to tell
+    assert main(["doctor", str(save_model(model, file.with_name("card.safetensors"))), str(site), "--no-measure"]) in (
+        0,
+        3,
+    )
+    assert "right on 90.0 % of its source images and on " in capsys.readouterr().out
+
+
+def test_what_was_not_checked_is_not_passed(file: Path, site: Path) -> None:
+    few = examine(load_model(file), find_images(site), Runtime(), most=9)
+    assert not {"channel order", "predictions", "class shares"} & {*few.passed} and "blank images" in few.passed
+    grey = tiny_model(in_chans=1)
+    assert "colour" not in examine(grey, find_images(site), Runtime(), most=40).passed
+
+
+def _test_passes(model: Model, images: ImageSet) -> Iterable[Batch]:
+    return TestPasses(images, Views(model.card.preprocess), Runtime())()

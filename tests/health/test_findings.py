@@ -12,6 +12,7 @@ from torch import Tensor
 from dept.data.views import Preprocess
 from dept.health import findings
 from dept.health.pixels import looks
+from dept.health.prior import believed
 from support import scenes
 
 CLASSES = tuple("abcde")
@@ -44,6 +45,7 @@ def test_blank_images() -> None:
     assert some is not None and some.level == "warning" and some.found.startswith("4 of 14 images are blank")
     most = findings.blank(looks(torch.cat([scenes(2), plain])))
     assert most is not None and most.level == "problem"
+    assert findings.blank(looks(scenes(10) / 255)) is None  # dim, not blank
 
 
 def test_grey_images_for_a_model_of_colours() -> None:
@@ -114,15 +116,37 @@ def test_predictions_that_no_sound_model_makes() -> None:
     assert findings.confidence(predictions([2] * 5, 0.8), CLASSES) is None  # too few to tell
 
 
+EVEN = believed("uniform", CLASSES, ())
+
+
 def test_uneven_classes() -> None:
-    assert findings.uneven(predictions([0, 1, 2, 3, 4] * 10, 0.8)) is None
-    found = findings.uneven(predictions([0] * 60 + [1] * 30 + [2] * 10, 0.8))
+    assert findings.unexpected_shares(predictions([0, 1, 2, 3, 4] * 10, 0.8), EVEN) is None
+    labels = [0] * 60 + [1] * 30 + [2] * 10
+    found = findings.unexpected_shares(predictions(labels, 0.8), EVEN)
     effective = math.exp(-sum(share * math.log(share) for share in (0.6, 0.3, 0.1)))
-    assert found is not None and f"like {effective:.1f} classes of 5" in found.found
-    assert findings.uneven(predictions([0] * 95 + [1] * 5, 0.8)) is None  # "one class" says it already
+    assert found is not None and f"like {effective:.1f} classes of 5" in found.found and "far from even" in found.found
+    one = predictions([0] * 95 + [1] * 5, 0.8)
+    assert findings.unexpected_shares(one, EVEN) is None  # "one class" says it already
+
+
+def test_classes_that_are_uneven_in_the_source_too() -> None:
+    prior = believed("unknown", CLASSES, (0.6, 0.3, 0.1, 0.0, 0.0))
+    assert findings.unexpected_shares(predictions([0] * 60 + [1] * 30 + [2] * 10, 0.8), prior) is None
+    found = findings.unexpected_shares(predictions([0, 1, 2, 3, 4] * 20, 0.8), prior)
+    assert found is not None and "far from those of the source images: 50 % of the predictions" in found.found
+
+
+def test_class_folders() -> None:
+    assert findings.folders(["a", "b", "a"], CLASSES) is None
+    assert findings.folders(["camera 1", "camera 2", "a"], CLASSES) is None  # one name may be chance
+    found = findings.folders(["a", "b", "giraffe"], CLASSES)
+    assert (
+        found is not None and "2 folders have the name of a class of the model, and 1 have not: giraffe" in found.found
+    )
 
 
 def test_a_sample_of_even_classes_is_not_uneven() -> None:
     """40 images of 200 even classes: most classes are not even there."""
     labels = torch.randint(200, (40,), generator=torch.Generator().manual_seed(0)).tolist()
-    assert findings.uneven(predictions(labels, 0.8, classes=200)) is None
+    even = believed("uniform", [str(number) for number in range(200)], ())
+    assert findings.unexpected_shares(predictions(labels, 0.8, classes=200), even) is None

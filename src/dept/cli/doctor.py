@@ -14,7 +14,7 @@ from dept.cli.show import as_json, bold, show
 from dept.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dept.health.doctor import Examined
+    from dept.health.doctor import Examined, Shift
     from dept.runs.rehearsal import Cost
 
 
@@ -36,9 +36,10 @@ COMMAND = Command(
     "doctor",
     """Look at a model and its images before spending hours on them.
 
-Unreadable, blank, grey or badly scaled images, near-duplicates, too few images, a normalisation that cannot be right,
-and predictions that no sound model makes. Then time and memory of an adaptation, and the command to run next. Exit code
-3 means a problem was found.""",
+Unreadable, blank, grey or badly scaled images, near-duplicates, too few images. Swapped channels, negatives or another
+normalisation, which are tried. Predictions that no sound model makes, and class shares unlike the source's. Then the
+size of the shift, time and memory of an adaptation, and the command to run next. Exit code 3 means a problem was
+found.""",
     {"Input": DoctorInput, "Output": Json, "Run": Device},
 )
 
@@ -65,7 +66,8 @@ def run(argv: list[str]) -> int:
     if output.json:
         record: dict[str, Any] = {"images": found.images, "sampled": len(found.sampled), "problem": problem}
         record |= {"findings": [asdict(one) for one in found.findings], "passed": found.passed}
-        record |= {"statistics": found.statistics, "cost": cost and asdict(cost), "command": command}
+        record |= {"statistics": found.statistics, "shift": found.shift and asdict(found.shift)}
+        record |= {"cost": cost and asdict(cost), "command": command}
         print(as_json(record))
     else:
         show(_text(found, cost, command, problem))
@@ -77,11 +79,23 @@ def _text(found: Examined, cost: Cost | None, command: str, problem: bool) -> st
     lines = [f"Looked at {len(found.sampled):,} of {found.images:,} images, and at what the model says of them."]
     for one in found.findings:
         lines += [f"{bold(one.level.capitalize())} ({one.check}): {one.found}", f"  {one.advice}"]
-    lines.append(f"Nothing suspicious about: {', '.join(found.passed) or 'none of it'}.")
+    lines += [f"Nothing suspicious about: {', '.join(found.passed) or 'none of it'}.", _shift(found.shift)]
     if cost is not None:
         memory = "" if cost.megabytes is None else f", {cost.megabytes / 1000:.1f} GB of memory"
         lines.append(f"{cost.method} would take about {_time(cost.seconds)} ({cost.steps:,} steps){memory}.")
     return "\n".join([*lines, f"{'Mend the problems first. Then' if problem else 'Next'}:  {command}"])
+
+
+def _shift(found: Shift | None) -> str:
+    """How far the images are from the source's, or how to find out."""
+    if found is None:
+        return "Size of the shift: not known. It takes 20 images and a card (`dept stats MODEL SOURCE --card`)."
+    low, high = (100 * end for end in found.accuracy)
+    return (
+        f"Size of the shift: the mean feature is {found.moved:.2f} spreads away from the source's (by chance "
+        f"{found.chance:.2f}). The model is right on {100 * found.source_accuracy:.1f} % of its source images and on "
+        f"{low:.0f} to {high:.0f} % of these, a rough estimate without labels."
+    )
 
 
 def _time(seconds: float) -> str:

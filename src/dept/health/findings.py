@@ -16,7 +16,9 @@ from torch import Tensor
 
 from dept.data.places import Skipped
 from dept.data.views import Preprocess
+from dept.errors import some
 from dept.health.pixels import Looks, copies
+from dept.health.prior import Prior, sampling_noise, total_variation
 from dept.metrics import label_free
 
 BLANK_STD = 2 / 255
@@ -52,7 +54,7 @@ GUESSING = 0.9
 CERTAIN = 0.99
 """mean confidence that hardly any model has in a new domain, if its inputs are right"""
 UNEVEN = 0.3
-"""distance of the predicted class shares from even ones, beyond chance, from which balance cannot be assumed"""
+"""distance of the predicted class shares from the expected ones, beyond chance, from which these cannot be assumed"""
 ENOUGH = 20
 """images from which shares of predictions mean something"""
 
@@ -83,8 +85,8 @@ def unreadable(read: int, skipped: Sequence[Skipped]) -> Finding | None:
 
 
 def blank(looks: Looks) -> Finding | None:
-    """Images that show nothing."""
-    count = int((looks.std < BLANK_STD).sum())
+    """Images that show nothing. Where all are dim, contrast counts as if they were not: `levels` says that they are."""
+    count = int((looks.std < BLANK_STD * min(1.0, float(looks.brightest.max()) / DIM)).sum())
     if not count:
         return None
     share = count / len(looks.std)
@@ -138,7 +140,7 @@ def levels(looks: Looks, preprocess: Preprocess, mean: float, std: float) -> Fin
         return Finding(
             "brightness",
             "problem",
-            f"No image uses more than the darkest {100 * top:.0f} % of the range of brightness.",
+            f"No image uses more than the darkest {max(1, round(100 * top))} % of the range of brightness.",
             "Were they scaled from 10, 12 or 16 bits, or from values of 0 to 1? Rescale them to 0 to 255.",
         )
     if abs(mean) <= NORMAL_MEAN and NORMAL_STD[0] <= std <= NORMAL_STD[1]:
@@ -175,7 +177,7 @@ def amount(images: int, classes: int) -> Finding | None:
     return Finding(
         "number of images",
         "warning",
-        f"There are {images:,} images for {classes:,} classes, {images / classes:.1f} for each.",
+        f"{images:,} image{'s' * (images != 1)} for {classes:,} classes, {images / classes:.1f} for each.",
         f"Below {PER_CLASS} per class pseudo-labels are unreliable. Collect more images, or judge the result by labels "
         "(`dept check`).",
     )
@@ -215,21 +217,41 @@ def confidence(probabilities: Tensor, classes: tuple[str, ...]) -> Finding | Non
     return None
 
 
-def uneven(probabilities: Tensor) -> Finding | None:
-    """Predicted classes far from evenly spread, where most methods expect them to be even."""
+def unexpected_shares(probabilities: Tensor, prior: Prior) -> Finding | None:
+    """Predicted classes far from the expected shares, near which most methods expect them to be."""
     count, classes = probabilities.shape
-    shares = class_shares(probabilities)
-    distance = 0.5 * float((shares - 1 / classes).abs().sum())
-    chance = 0.4 * math.sqrt(classes / count)  # the expected distance of a sample from even classes
-    if count < ENOUGH or float(shares.max()) >= ONE_CLASS or distance <= UNEVEN + chance:
+    found = class_shares(probabilities)
+    distance = total_variation(found.tolist(), prior.shares)
+    if count < ENOUGH or float(found.max()) >= ONE_CLASS or distance <= UNEVEN + sampling_noise(classes, count):
         return None
-    effective = float(torch.special.entr(shares).sum().exp())
+    effective = float(torch.special.entr(found).sum().exp())
+    expected = "even" if prior.origin == "uniform" else "those of the source images"
     return Finding(
         "class shares",
         "warning",
-        f"The predicted classes are far from even: they spread like {effective:.1f} classes of {classes}.",
-        "Either the model confuses classes here, which adaptation may mend, or they really are that uneven. Then "
-        "methods that expect even classes (dept, shot) can do harm. Try notela too, and judge by labels: `dept check`.",
+        f"The predicted classes are far from {expected}: {100 * distance:.0f} % of the predictions would have to be "
+        f"others. They spread like {effective:.1f} classes of {classes}.",
+        "Either the model confuses classes here, which adaptation may mend, or their shares really are others. Then "
+        "methods that expect the usual shares (dept, shot) can do harm. If you know the shares, declare them as "
+        "`prior` of `dept adapt`. If not, judge by labels: `dept check`.",
+    )
+
+
+def folders(names: Sequence[str], classes: Sequence[str]) -> Finding | None:
+    """Class folders that the model has no class for.
+
+    Args:
+        names: of the folders that the images are in; those of cameras or dates say nothing.
+    """
+    known = {*names} & {*classes}
+    unknown = sorted({*names} - known)
+    if len(known) < 2 or not unknown:
+        return None
+    return Finding(
+        "class folders",
+        "warning",
+        f"{len(known)} folders have the name of a class of the model, and {len(unknown)} have not: {some(unknown)}.",
+        "If these are classes, the model does not know them and gives every image there a wrong one. Leave them out.",
     )
 
 
