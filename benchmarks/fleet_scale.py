@@ -26,7 +26,7 @@ METHOD, BATCH = "dept+", 32
 VIT_B, STAGES, PROMPTS, BACKBONE = Shape(), 4, 50, 4 * 85.8e6
 """the model of the estimate, and bytes of its backbone"""
 SITES, IMAGES = 10_000, 1_000
-GPUS, PER_NODE = (1, 8, 64, 256), 8
+GPUS = (1, 8, 64, 256)
 PRICE = 2.0
 """dollars of a GPU hour, cores and memory of its machine included: an assumption"""
 ASKED = 1e-3
@@ -47,10 +47,6 @@ class Cost(NamedTuple):
         """All photos that are read and decoded, every one as often as it is."""
         return self.augmented + self.plain
 
-    def __add__(self, other: object) -> Cost:
-        assert isinstance(other, Cost)
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 def trained(images: int, steps: int) -> Cost:
     """A run of the method: before and after, a pass for every epoch, and the steps."""
@@ -64,7 +60,8 @@ def auto(images: int) -> Cost:
     """A site of a fleet at defaults: NEO, then the method under the eyes of the stop rule, and a report. At most."""
     looks, reported = (1 + LOOKS) * min(SAMPLE, images), 2 * min(REPORTED, images)
     more = PASSES * images + looks + reported
-    return trained(images, usual_steps(images, BATCH)) + Cost(more, 0, more)
+    run = trained(images, usual_steps(images, BATCH))
+    return Cost(run.forwards + more, run.augmented, run.plain + more)
 
 
 def fitted(rows: list[dict[str, Any]]) -> tuple[float, float]:
