@@ -123,9 +123,11 @@ def test_the_command_line_refuses_with_a_sentence(
         ([str(model_file), "--adapters", str(tmp_path), "--no-auth", "--host", "0.0.0.0"], 2, "loopback"),
         ([str(tmp_path / "no.safetensors"), "--adapters", str(tmp_path), "--no-auth"], 3, "does not exist"),
         ([str(model_file), "--adapters", str(model_file), "--no-auth"], 2, "folder"),
+        ([str(model_file), "--adapters", str(tmp_path), "--token-file", str(tmp_path / "none")], 3, "dept token"),
     ):
         assert main(["serve", *words]) == code
-        assert said in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert said in told and "Serving" not in told
 
 
 def test_an_address_that_is_taken_is_refused_before_the_model_is_read(

@@ -80,8 +80,9 @@ def _about(done: Exported) -> list[str]:
     lines = [f"images (batch, {sides}) -> logits (batch, {len(meta['classes'])})"]
     if done.graph.inputs:
         shapes = [f"{name} {tuple(tensor.shape)}" for name, tensor in done.graph.inputs.items()]
-        default = f"adapter {meta['adapter']}" if meta["adapter"] else "the model itself"
-        lines += [f"Adapter inputs: {', '.join(shapes)}", f"Defaults of an ONNX graph: {default}"]
+        lines.append(f"Adapter inputs: {', '.join(shapes)}")
+        if done.files[0].suffix == ".onnx":  # those of a .pt2 graph must be given
+            lines.append(f"Their defaults: {'adapter ' + meta['adapter'] if meta['adapter'] else 'the model itself'}")
     return [*lines, f"Largest difference from the model's logits: {done.difference:.1g}"]
 
 

@@ -33,8 +33,6 @@ SIGTERM or Ctrl-C answers what has been accepted, then ends. Needs the extra `se
 def run(argv: list[str]) -> None:
     """Serve until somebody stops it."""
     given, options = parse(COMMAND, argv)
-    from dept.io import check_folder
     from dept.serve.server import serve
 
-    check_folder(given.adapters, "adapters")
     serve(given.model, given.adapters, options)

@@ -16,6 +16,7 @@ from dept.errors import DataError, UsageError, missing_extra
 from dept.io import check_folder
 from dept.models.hub import WEIGHTS, located
 from dept.serve.options import ServeOptions
+from dept.serve.tokens import read_tokens
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -44,6 +45,8 @@ def serve(model: Path, adapters: Path, options: ServeOptions) -> None:
     if not model.is_file():
         raise DataError(f"{model} does not exist. Give a model file.")
     check_folder(adapters, "adapters")
+    if options.token_file is not None:
+        read_tokens(options.token_file)
     _check_address(options)
     _allow_open_files()
     settings: dict[str, Any] = {"host": options.host, "port": options.port, "timeout_graceful_shutdown": DRAIN_SECONDS}
