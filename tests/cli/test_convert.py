@@ -146,7 +146,7 @@ def test_an_eva_model_is_adapted_by_the_printed_command(
     command[command.index("NEW_IMAGES")], command[command.index("runs/site")] = str(target_images), str(run)
     command += ["--method", "dept", "--accept", "--stages", "2", "--prompts", "3"]
     assert main([*command, *SMALL, *HEADS]) == 0
-    assert "`dept stats MODEL SOURCE` with `card` adds that to the file" in capsys.readouterr().out
+    assert "`dept stats MODEL SOURCE --card` adds that to the file" in capsys.readouterr().out
     adapted = load(out, adapter=run / "adapter.safetensors")
     assert adapted.prompts is not None and adapted.prompts.shape == (2, 3, 32)
 
