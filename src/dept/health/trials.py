@@ -53,7 +53,7 @@ def trials(preprocess: Preprocess) -> list[Trial]:
         Trial(
             "negatives",
             "on negatives, with dark and bright swapped",
-            "Was it trained on dark shapes on a bright ground, or the reverse, and these are not so? Invert the images.",
+            "Was it trained on dark shapes on a bright ground, or the reverse, and these are not? Invert the images.",
             lambda pixels: _normalised(1 - pixels, *own),
         )
     ]
