@@ -16,6 +16,7 @@ from serve_support import png, until
 
 from dept.cli.main import main
 from dept.errors import DeptError
+from dept.serve import server
 from dept.serve.client import Client, Refused
 from dept.serve.tokens import new_token
 
@@ -139,6 +140,24 @@ def test_an_address_that_is_taken_is_refused_before_the_model_is_read(
         port = str(taken.getsockname()[1])
         assert main([*words, port]) == 2
     assert f"--port {port}" in capsys.readouterr().err
+
+
+def test_a_model_of_the_hub_is_fetched_once_for_all_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "located", lambda place, names: tmp_path / f"{place}".replace(":", "/") / names[0])
+    assert main(["serve", "hf-hub:user/repo", "--adapters", str(tmp_path), "--no-auth"]) == 3
+    assert "hf-hub/user/repo/model.safetensors does not exist" in capsys.readouterr().err
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    for limits, expected in (((1024, 4096), 4096), ((1024, 10**6), server.OPEN_FILES), ((10**5, 10**6), 10**5)):
+        made: list[tuple[int, int]] = []
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, found=limits: found)
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted, made=made: made.append(wanted))
+        server._allow_open_files()
+        assert made == [(expected, limits[1])]
 
 
 def test_a_client_survives_a_connection_that_the_server_has_closed() -> None:

@@ -126,7 +126,9 @@ class Learners:
     def tend(self) -> None:
         """Start and stop learners as the index says, and publish what they offer."""
         with self._lock:
-            for domain in self.pool.domains.values() if not self._closed else ():
+            if self._closed:  # this round was under way when the server stopped
+                return
+            for domain in self.pool.domains.values():
                 self._tend(domain)
 
     def _tend(self, domain: Domain) -> None:
