@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 
 from dept.cli.main import main
 from dept.errors import DataError, Interrupted, UsageError
-from dept.io import read_meta
+from dept.io import read_meta, write_tensors
 from dept.runs import folder as run_folder
 from dept.runs.adapt import adapt
 from dept.runs.folder import alone_in
 from dept.runs.read import read_run
 from dept.runs.stream_run import stream_into
 from dept.runs.train import TrainRun, train
-from dept.runs.versions import KEPT, RECORDS, keep, numbered, undo, versions
+from dept.runs.versions import KEPT, RECORDS, history, keep, numbered, undo, versions
 from support import PROJECTION, StopAfter, same_bits, tiny_model
 
 TENT: dict[str, Any] = {"method": "tent", "batch": 4, "max_iters": 2, "device": "cpu", "lr": 0.5}
@@ -41,6 +41,18 @@ def test_versions_move_up_and_the_oldest_goes(tmp_path: Path) -> None:
     kept = [numbered(tmp_path / "adapter.safetensors", number).read_text() for number in versions(tmp_path)]
     assert kept == [str(number) for number in range(KEPT + 1, 1, -1)]
     assert len(names(tmp_path)) == KEPT + 1
+
+
+def test_versions_of_a_stream_reach_back_to_its_beginning(tmp_path: Path) -> None:
+    for seen in range(10, 2001, 10):
+        keep(tmp_path, seen=seen)
+        write_tensors(tmp_path / "adapter.safetensors", {}, {"kind": "adapter", "images": seen})
+    images = [one.images for one in history(tmp_path)]
+    assert images[0] == 1990 and images[-1] == 10 and len(images) == KEPT
+    ages = [2000 - (seen or 0) for seen in images]
+    assert all(any(low < age <= 5 * low for age in ages) for low in (5, 50, 400)), ages  # of every size
+    numbered(tmp_path / "adapter.safetensors", 3).write_bytes(b"damaged")
+    keep(tmp_path, seen=2010)  # which does not end the stream
 
 
 def test_an_overwritten_run_comes_back(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
@@ -69,6 +81,27 @@ def test_several_steps_back(source_run: TrainRun, target_images: Path, tmp_path:
     assert versions(tmp_path) == [1, 2]
     assert [undo(tmp_path).meta["seed"], undo(tmp_path).meta["seed"]] == [1, 0]
     assert read_run(tmp_path).result["protocol"]["seed"] == 0 and versions(tmp_path) == []
+
+
+def test_any_version_can_be_restored(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    for seed in range(4):
+        adapt(source_run.file, target_images, out=tmp_path, overwrite=True, **TENT, seed=seed)
+    latest = (tmp_path / "adapter.safetensors").read_bytes()
+    with pytest.raises(UsageError, match=r"has no version 4\. It has 1, 2, 3"):
+        undo(tmp_path, 4)
+    done = undo(tmp_path, 2)
+    assert (done.meta["seed"], done.earlier, read_run(tmp_path).result["protocol"]["seed"]) == (1, 1, 1)
+    assert (tmp_path / "adapter.undone.safetensors").read_bytes() == latest
+    assert versions(tmp_path) == [1] and undo(tmp_path).meta["seed"] == 0
+
+
+def test_a_harmful_run_is_undone_with_its_adapter(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:
+    adapt(source_run.file, target_images, out=tmp_path, **TENT, accept=True)
+    keep(tmp_path, records=True)
+    (tmp_path / "adapter.safetensors").rename(tmp_path / "adapter.rejected.safetensors")
+    undo(tmp_path)
+    assert {"adapter.safetensors", "adapter.undone.safetensors"} <= names(tmp_path)
+    assert "adapter.rejected.safetensors" not in names(tmp_path)
 
 
 def test_an_interrupted_overwrite_keeps_one_version_and_can_be_undone(
@@ -167,6 +200,11 @@ def test_the_command(
         adapt(source_run.file, target_images, out=tmp_path, overwrite=True, **TENT, seed=seed)
     with alone_in(tmp_path):
         assert main(["undo", str(tmp_path)]) == 2 and "is in use by process" in capsys.readouterr().err
+    assert main(["undo", str(tmp_path), "--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["1", "tent", "10"]
+    assert main(["undo", str(tmp_path), "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["number"] == 1
+    assert main(["undo", str(tmp_path), "--to", "3"]) == 2 and "has no version 3" in capsys.readouterr().err
     assert main(["undo", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["meta"]["seed"] == 0
     assert main(["undo", str(tmp_path)]) == 2 and "nothing to undo" in capsys.readouterr().err

@@ -289,7 +289,7 @@ class _Session:
             images=self.predicted,
         )
         if self.stream.changes > self.saved_changes:  # what has not changed since needs no version of its own
-            keep(self.folder.path, snapshot=True)
+            keep(self.folder.path, seen=self.predicted)
             self.saved_changes = self.stream.changes
         save_adapter(adapter, self.folder.product)
         write_tensors(self.folder.path / SNAPSHOT, method.snapshot(), {"kind": "snapshot", "method": method.name})

@@ -3,20 +3,22 @@
 adapter.1.safetensors is the version before adapter.safetensors, adapter.2.safetensors the one before that. Where a
 whole run was replaced, its records are kept under the same number (result.1.json): going back brings back the run.
 A stream has a snapshot beside each version, from which it continues after going back. Its predictions are never taken
-back.
+back. The versions of a stream are ever further apart, so that a few of them reach back to its beginning.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from dept.errors import UsageError
-from dept.io import file_sha256, read_tensors, write_atomic, write_tensors
+from dept.errors import DataError, UsageError, some
+from dept.io import file_sha256, read_meta, read_tensors, write_atomic, write_tensors
 from dept.methods.base import prefixed
+from dept.runs.read import REJECTED
 
 PRODUCT = "adapter.safetensors"
 SNAPSHOT = "snapshot.safetensors"
@@ -38,30 +40,71 @@ def versions(folder: Path) -> list[int]:
     return [number for number in range(1, KEPT + 1) if numbered(folder / PRODUCT, number).is_file()]
 
 
-def keep(folder: Path, *, records: bool = False, snapshot: bool = False) -> None:
-    """Keep the adapter that is about to be replaced as version 1. Older versions move up, the oldest one goes.
+def keep(folder: Path, *, records: bool = False, seen: int = 0) -> None:
+    """Keep the adapter that is about to be replaced as version 1. Older versions move up, one of them goes.
 
     The adapter itself stays where it is until a new one takes its place: somebody may be using it.
 
     Args:
         records: whether a whole run is replaced. Its records, if it has finished, move to version 1.
-        snapshot: whether to keep the snapshot of a stream with its adapter.
+        seen: images that a stream has predicted so far. Its snapshot is kept with its adapter.
     """
     adapter, latest = folder / PRODUCT, numbered(folder / PRODUCT, 1)
     if not adapter.is_file():
         return
     # A run that was to replace this one, and was interrupted, has kept it already.
     if not (records and latest.is_file() and file_sha256(adapter) == file_sha256(latest)):
-        for number in range(KEPT, 0, -1):
+        gone = _least_missed(folder, seen) if seen and numbered(adapter, KEPT).is_file() else KEPT
+        for number in range(gone, 0, -1):
             for name in (PRODUCT, *RECORDS):
-                _move(numbered(folder / name, number), numbered(folder / name, number + 1) if number < KEPT else None)
+                _move(numbered(folder / name, number), numbered(folder / name, number + 1) if number < gone else None)
         # A copy, not a link: whoever writes into the adapter's file must not change what is kept.
         write_atomic(latest, adapter.read_bytes())
-        if snapshot and (folder / SNAPSHOT).is_file():
+        if seen and (folder / SNAPSHOT).is_file():
             write_atomic(numbered(folder / SNAPSHOT, 1), (folder / SNAPSHOT).read_bytes())
     if records and (folder / "result.json").is_file():
         for name in RECORDS:
             _move(folder / name, numbered(folder / name, 1))
+
+
+def _least_missed(folder: Path, seen: int) -> int:
+    """The version of a stream whose neighbours are nearest to each other, by the ratio of their ages in images.
+
+    Neither the adapter that becomes version 1 nor the oldest version goes.
+    """
+    files = [folder / PRODUCT, *(numbered(folder / PRODUCT, number) for number in versions(folder))]
+    ages = [seen - _images(file) + 1 for file in files]
+    return min(range(1, len(files) - 1), key=lambda number: ages[number + 1] / ages[number - 1])
+
+
+def _images(file: Path) -> int:
+    """Images that a stream had predicted when it saved a version. A damaged version must not end the stream."""
+    try:
+        return int(read_meta(file).get("images", 0))
+    except DataError:
+        return 0
+
+
+@dataclass(frozen=True)
+class Version:
+    """An earlier version that `undo` can restore."""
+
+    number: int
+    method: str
+    images: int | None
+    """that it was adapted to"""
+    saved: datetime
+
+
+def history(folder: Path) -> list[Version]:
+    """The earlier versions of a run's adapter, the latest first; a DataError if one is damaged."""
+    found = []
+    for number in versions(folder):
+        file = numbered(folder / PRODUCT, number)
+        meta = read_meta(file)
+        saved = datetime.fromtimestamp(file.stat().st_mtime).astimezone()
+        found.append(Version(number, str(meta.get("method", "unknown")), meta.get("images"), saved))
+    return found
 
 
 @dataclass(frozen=True)
@@ -91,11 +134,15 @@ class Undone:
         return "\n".join(lines)
 
 
-def undo(folder: Path) -> Undone:
-    """Restore the version before. The caller keeps other processes out of the folder.
+def undo(folder: Path, number: int | None = None) -> Undone:
+    """Restore the version before, or an earlier one. The caller keeps other processes out of the folder.
+
+    Args:
+        number: of the version to restore (see `history`), if not the latest. Those after it are dropped, but for the
+            present one.
 
     Raises:
-        UsageError: there is no earlier version.
+        UsageError: there is no such version.
         DataError: the earlier version is damaged. Nothing is changed then.
     """
     found = versions(folder)
@@ -104,23 +151,28 @@ def undo(folder: Path) -> Undone:
             f"There is nothing to undo in {folder}: it has no {numbered(Path(PRODUCT), 1)}. An adapter is kept when "
             "`dept adapt` or `dept stream` replaces it. To do without any adapter, use the source model alone."
         )
-    latest = found[0]
-    _, meta = read_tensors(numbered(folder / PRODUCT, latest), "adapter")
-    whole, rewound = numbered(folder / "result.json", latest).is_file(), _rewound(folder, latest)
+    number = found[0] if number is None else number
+    if number not in found:
+        raise UsageError(f"{folder} has no version {number}. It has {some(found)}.")
+    _, meta = read_tensors(numbered(folder / PRODUCT, number), "adapter")
+    whole, rewound = numbered(folder / "result.json", number).is_file(), _rewound(folder, number)
     if (folder / PRODUCT).is_file():
         write_atomic(numbered(folder / PRODUCT, UNDONE), (folder / PRODUCT).read_bytes())
+    _move(folder / REJECTED, numbered(folder / PRODUCT, UNDONE))  # of a run that was harmful
     for name in RECORDS if whole else ():
         _move(folder / name, numbered(folder / name, UNDONE))
     for name in (*RECORDS, PRODUCT):  # the adapter last: until then a second attempt finds everything it needs
-        _move(numbered(folder / name, latest), folder / name)
+        _move(numbered(folder / name, number), folder / name)
     if rewound is not None:
         _move(folder / RESUME, numbered(folder / RESUME, UNDONE))
         write_tensors(folder / RESUME, *rewound)
     (folder / "report.html").unlink(missing_ok=True)  # it is about what was undone
-    for number in found[1:]:
+    older = [other for other in found if other > number]
+    for other in found:
         for name in (PRODUCT, *RECORDS):
-            _move(numbered(folder / name, number), numbered(folder / name, number - latest))
-    return Undone(folder, meta, len(found) - 1, whole, rewound is not None)
+            file = numbered(folder / name, other)
+            _move(file, numbered(folder / name, other - number) if other in older else None)
+    return Undone(folder, meta, len(older), whole, rewound is not None)
 
 
 def _rewound(folder: Path, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
