@@ -2,8 +2,7 @@
 
 Looked at now and then, on a sample of the target. Kept is the last state whose predicted class shares are about as near
 to the expected ones as any before, the source model's included. Where the target's shares are not known, it is the last
-state whose predictions have not collapsed. The run ends early when predictions have settled, or when their shares have
-moved away or collapsed for good.
+state of all. The run ends early when predictions have settled, or when their shares have moved away for good.
 """
 
 from __future__ import annotations
@@ -23,13 +22,10 @@ NEAR = 0.01
 """distances closer than this are alike, and then the later state is kept"""
 AWAY = 0.1
 """distance beyond the best one that counts as having moved away"""
-COLLAPSED = 0.7
-"""effective classes of the predictions, as a share of the source model's, below which they have collapsed. Set on the
-digits of benchmarks/verdict_runs.py: higher limits hurt where only some of the classes are there"""
 SETTLED = 0.005
 """share of the predictions that changed since the last look, below which they have settled"""
 PATIENCE = 2
-"""looks in a row after which settled, away or collapsed means the end"""
+"""looks in a row after which settled, or away, means the end"""
 
 
 class Look(NamedTuple):
@@ -48,13 +44,10 @@ class Stopping:
     best: float = math.inf
     settled: int = 0
     away: int = 0
-    classes: float = 0.0
-    """effective classes that the source model predicts"""
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
     def begin(self, labels: Tensor) -> None:
-        """The source model's predictions (n,): a state that is further away, or collapsed, is not kept."""
-        self.classes = _effective(labels)
+        """The source model's predictions (n,): a state that is further away than these is not kept."""
         if self.prior is not None:
             self.best = self._distance(labels, self.prior)
 
@@ -65,9 +58,7 @@ class Stopping:
             self.settled = self.settled + 1 if changed < SETTLED else 0
         self.labels = labels
         if self.prior is None:
-            collapsed = _effective(labels) < COLLAPSED * self.classes
-            self.away = self.away + 1 if collapsed else 0
-            return Look(keep=not collapsed, end=max(self.settled, self.away) >= PATIENCE)
+            return Look(keep=True, end=self.settled >= PATIENCE)
         distance = self._distance(labels, self.prior)
         keep = distance <= self.best + NEAR
         self.away = self.away + 1 if distance > self.best + AWAY else 0
@@ -81,18 +72,13 @@ class Stopping:
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a resumed run needs."""
-        numbers = torch.tensor([self.best, self.settled, self.away, self.classes], dtype=torch.float64)
+        numbers = torch.tensor([self.best, self.settled, self.away], dtype=torch.float64)
         return {"numbers": numbers, "labels": self.labels}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
-        self.best, settled, away, self.classes = state["numbers"].tolist()
-        self.settled, self.away, self.labels = int(settled), int(away), state["labels"]
-
-
-def _effective(labels: Tensor) -> float:
-    """exp of the entropy of the predicted shares: over how many classes predictions (n,) spread."""
-    return float(torch.special.entr(torch.bincount(labels).double() / len(labels)).sum().exp())
+        best, settled, away = state["numbers"].tolist()
+        self.best, self.settled, self.away, self.labels = best, int(settled), int(away), state["labels"]
 
 
 def due(step: int, total: int) -> bool:
