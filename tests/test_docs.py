@@ -211,6 +211,7 @@ def place(tmp_path: Path, source_run: TrainRun, monkeypatch: pytest.MonkeyPatch)
     for name in methods.available("offline"):
         monkeypatch.setattr(methods.get(name), "enough_steps", 1)
     monkeypatch.setattr("dept.models.model.create_model", _tiny())
+    monkeypatch.setattr("dept.methods._OWN", {})  # a page registers a method of its own
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
