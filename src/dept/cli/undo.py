@@ -21,8 +21,8 @@ class UndoInput:
 
     folder: Annotated[Path, Positional("RUN")]
     """folder of a run of `dept adapt` or `dept stream`"""
-    to: int = 1
-    """version to restore; 1 is the latest"""
+    to: int | None = None
+    """version to restore (default: the latest)"""
     list: bool = False
     """only list the versions"""
     json: bool = False

@@ -134,11 +134,12 @@ class Undone:
         return "\n".join(lines)
 
 
-def undo(folder: Path, number: int = 1) -> Undone:
+def undo(folder: Path, number: int | None = None) -> Undone:
     """Restore the version before, or an earlier one. The caller keeps other processes out of the folder.
 
     Args:
-        number: of the version to restore (see `history`). Those after it are dropped, but for the present one.
+        number: of the version to restore (see `history`), if not the latest. Those after it are dropped, but for the
+            present one.
 
     Raises:
         UsageError: there is no such version.
@@ -150,6 +151,7 @@ def undo(folder: Path, number: int = 1) -> Undone:
             f"There is nothing to undo in {folder}: it has no {numbered(Path(PRODUCT), 1)}. An adapter is kept when "
             "`dept adapt` or `dept stream` replaces it. To do without any adapter, use the source model alone."
         )
+    number = found[0] if number is None else number
     if number not in found:
         raise UsageError(f"{folder} has no version {number}. It has {some(found)}.")
     _, meta = read_tensors(numbered(folder / PRODUCT, number), "adapter")
