@@ -226,10 +226,7 @@ def _answered(made: Check) -> Questions:
         try:
             labels = labels | read_labels(table, made.questions)
         except DataError as error:
-            raise DataError(
-                f"{table} has labels that this draw does not ask for, and would be replaced: move it away first, or "
-                f"draw with the seed and number of then. ({error})"
-            ) from error
+            raise DataError(f"{error} {table} would be replaced: move it away first.") from error
     asked = tuple(replace(one, right=labels.get(one.image, "")) for one in made.questions.asked)
     return replace(made.questions, asked=asked)
 
