@@ -33,6 +33,7 @@ from dept.data.digits import font_files, real_digits, rendered_digits
 from dept.data.images import ImageSet, find_labelled
 from dept.data.loader import Runtime, TestPasses, Views
 from dept.methods.base import Method
+from dept.methods.dept_plus import SGD
 from dept.models.files import load_model
 from dept.models.model import Model, create_model
 from dept.runs.loops import class_probabilities, collect, offline
@@ -54,7 +55,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "tent": ("tent", {}),
     "shot on prompts": ("shot", ON_PROMPTS),
     "dept": ("dept", {}),
-    "dept+": ("dept+", {}),
+    "dept+": ("dept+", SGD),
     "notela": ("notela", {}),
 }
 BROKEN = ("tent", "shot on prompts", "dept", "dept+")

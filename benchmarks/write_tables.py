@@ -30,7 +30,6 @@ def table(match: re.Match[str]) -> str:
     with contextlib.redirect_stdout(printed):
         if program == "python":
             sys.argv = words
-            sys.argv = words
             with contextlib.chdir(ROOT):  # where the paths of the command begin
                 runpy.run_path(words[0], run_name="__main__")
         elif words[0] == "methods":

@@ -46,6 +46,16 @@ def test_of_candidates_that_are_as_near_the_one_that_learned_more_is_kept() -> N
         assert choose(candidates, EVEN, differ=False).kept == kept
 
 
+def test_a_source_model_that_is_mostly_right_is_learned_from_unless_shares_move_away() -> None:
+    near, away = (0.70, 0.12, 0.08, 0.1), (0.76, 0.08, 0.08, 0.08)
+    for after, changed, kept in ((near, 0.1, "dept+"), (near, 0.3, "neo"), (away, 0.1, "neo")):
+        tried = [candidate("neo", (0.65, 0.15, 0.1, 0.1), changed=0.05), candidate("dept+", after, changed=changed)]
+        assert choose(tried, EVEN, differ=False, right=True).kept == kept
+        assert choose(tried, EVEN, differ=False).kept == "neo"
+    declared = Prior(EVEN.shares, "uniform", declared=True)  # these can tell
+    assert choose([candidate("dept+", near, changed=0.1)], declared, differ=False, right=True).kept == "source"
+
+
 def test_many_changes_must_bring_much() -> None:
     nearer = (0.65, 0.15, 0.1, 0.1)  # by 0.05
     for changed, kept in ((0.1, "neo"), (0.45, "neo"), (0.55, "source")):

@@ -32,6 +32,18 @@ def test_a_few_images_prove_no_harm() -> None:
     assert expected_gain(EVENED, (0.35, 0.25, 0.2, 0.2), 0.3, 20, EVEN).verdict == "uncertain"
 
 
+def test_a_source_model_that_is_mostly_right_needs_more_proof_of_harm_unless_shares_are_declared() -> None:
+    """e = -0.015 with 100 changes among 1,000 images: 1.5 times √(0.1 / 1000)."""
+    assumed, after = replace(EVEN, declared=False), (0.265, 0.245, 0.245, 0.245)
+    for prior, accuracy, verdict in (
+        (assumed, (0.7, 0.9), "uncertain"),
+        (assumed, (0.4, 0.9), "harmful"),
+        (assumed, None, "harmful"),
+        (EVEN, (0.7, 0.9), "harmful"),
+    ):
+        assert expected_gain(EVENED, after, 0.1, 1000, prior, accuracy=accuracy).verdict == verdict
+
+
 def test_what_optimises_class_shares_needs_a_source_model_that_is_mostly_right() -> None:
     def said(**known: Any) -> Expected:
         return expected_gain(LEANING, EVENED, 0.5, 1000, EVEN, **known)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dept.health.prior import Prior
-from dept.health.stopping import LOOKS, Look, Stopping, due
+from dept.health.stopping import LOOKS, NEAR_IF_RIGHT, Look, Stopping, due
 
 EVEN = Prior((0.5, 0.5), "uniform", declared=True)
 
@@ -27,6 +27,12 @@ def test_a_state_that_is_further_away_than_the_source_model_is_not_kept() -> Non
     rule = Stopping(EVEN)
     rule.begin(predictions(40))
     assert [rule.look(predictions(ones)).keep for ones in (30, 39.5, 45)] == [False, True, True]
+
+
+def test_a_source_model_that_is_mostly_right_leaves_more_room() -> None:
+    rule = Stopping(EVEN, NEAR_IF_RIGHT)
+    rule.begin(predictions(40))
+    assert [rule.look(predictions(ones)).keep for ones in (36, 38)] == [False, True]
 
 
 def test_the_run_ends_when_predictions_have_settled() -> None:

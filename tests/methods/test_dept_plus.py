@@ -107,6 +107,31 @@ def test_only_prompts_and_bias_are_in_the_adapter_and_the_bias_stays_where_the_s
     assert torch.equal(model.head.bias, started) and not torch.equal(started, method.source_bias)
 
 
+def test_a_step_is_as_long_as_the_prompts_of_its_stage_are_large(model: Model) -> None:
+    """The first step of Adam moves every number by η; here by η times the RMS of the stage's prompts."""
+    assert model.prompts is not None
+    with torch.no_grad():
+        model.prompts[0] *= 100
+    before, sizes = (
+        model.prompts.detach().clone(),
+        [float(stage.square().mean().sqrt()) for stage in model.prompts.detach()],
+    )
+    assert sizes[0] > 10 * sizes[1]
+    method = plus(model, lr=0.01)
+    method.begin(FixedPasses(IMAGES))
+    method.at(Progress(0, 10, 0))
+    method.step(random_batch("ws", 4))
+    for stage, size in enumerate(sizes):
+        moved = (model.prompts.detach() - before)[stage].abs().median()
+        assert float(moved) == pytest.approx(0.01 * size, rel=1e-3)
+
+
+def test_the_steps_of_a_stream_are_those_of_sgd(model: Model) -> None:
+    online = plus(model, **DePTPlus.presets["online"])
+    assert isinstance(online.optimizer, torch.optim.SGD) and online.config.clip == 1.0
+    assert isinstance(plus(model).optimizer, torch.optim.Adam)
+
+
 def test_the_pull_on_a_batch_does_not_fade_with_its_share() -> None:
     """Gradient of the unevenness with a share s of 1/10 is about that with 1, where the rest looks like the batch."""
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
@@ -126,7 +151,7 @@ def test_hand_values_of_variety() -> None:
 def test_a_stream_of_many_classes_is_recentred_like_neo(model: Model) -> None:
     """By as much of NEO's shift as there is variety in what was predicted."""
     twin, batch = spread_predictions(tiny_model()), random_batch("t", 32)
-    method = plus(model, **DePTPlus.presets["online"], lr=0.0)
+    method = plus(model, **DePTPlus.presets["online"] | {"lr": 0.0})
     logits, _ = method.observe(batch.views[0], batch)
     shares = torch.softmax(twin(batch.views[0]), dim=-1).sum(dim=0)
     neo = NEO(twin, NEO.Config())

@@ -29,7 +29,7 @@ FAR = 0.25
 WORTH = 0.1
 """share of the changed predictions that must count towards the believed shares: less is change for its own sake"""
 LARGEST_CHANGE = 0.25
-"""share of predictions that a candidate may change where class shares are not known"""
+"""share of predictions that a candidate may change where class shares are not known, or cannot tell"""
 ASSUMES_NOTHING = ("notela",)
 
 
@@ -71,12 +71,13 @@ def shares_differ(recentred: Scored, prior: Prior) -> bool:
     return beyond_noise > FAR or (beyond_noise > LIMIT and left > REMAINS * source)
 
 
-def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choice:
+def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool, right: bool = False) -> Choice:
     """Keep the candidate whose predictions are nearest to the believed shares, or the source model.
 
     Args:
         candidates: in the order of what they learn, the most at the end.
         differ: whether the shares are not believed (`shares_differ`).
+        right: whether the source model is known to be right about most images.
     """
     start = total_variation(candidates[0].before, prior.shares)
     distances = {one.name: total_variation(one.after, prior.shares) for one in candidates}
@@ -87,6 +88,13 @@ def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool) -> Choic
         kept = safe[-1].name if safe else "source"
         why = "class shares seem to be unlike the source's, so only a method that assumes nothing about them may change"
         return Choice(kept, f"{why} predictions. If they are alike, say so with `prior`.", rows)
+    last = candidates[-1]
+    stays = distances[last.name] - start <= 2 * margin(last.changed, last.images) and last.changed <= LARGEST_CHANGE
+    if right and stays and not prior.declared:
+        # The source model's shares are near the expected ones already, which cannot tell then. Labels that are mostly
+        # right are worth learning from, as long as nothing speaks against it.
+        why = f"the source model is right about most images, and this candidate stays near {prior}."
+        return Choice(last.name, why, rows)
     worth = [one for one in candidates if start - distances[one.name] > worthwhile(one)]
     if not worth:
         return Choice("source", f"no candidate comes enough nearer to {prior} than the source model.", rows)

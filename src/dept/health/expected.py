@@ -15,6 +15,9 @@ labels had, as multiples of D. Two things widen the interval:
   What it optimises cannot judge it. Its gain then counts only if the source model is known to be right about most
   images (the card's interval of accuracy): among the labels of such a model there is something to follow.
 
+Where the source model is right about most images and nobody has declared the shares, the target's own may be as far
+from π as the predictions are. Then a run counts as harmful only if it moves away by twice its margin.
+
 `benchmarks/expected_gain.py` and `verdict_calibration.py` check it against runs with known labels (docs/verdict.md).
 All of this holds only if the target has about the class shares π. Otherwise only labels tell (`dept check`).
 """
@@ -64,6 +67,11 @@ class Expected:
         return found | {"accuracy": self.accuracy and [round(end, 4) for end in self.accuracy]}
 
 
+def mostly_right(accuracy: Sequence[float] | None) -> bool:
+    """Whether a source model is known to be right about most images, from the interval of its accuracy."""
+    return accuracy is not None and accuracy[0] >= RIGHT
+
+
 def margin(changed: float, images: int) -> float:
     """√(D/n): about the standard deviation of e if the changes of n images were drawn at random, at least 0.01."""
     return max(LEAST_MARGIN, math.sqrt(changed / images))
@@ -95,11 +103,12 @@ def expected_gain(
     nearer = max(-changed, min(changed, nearer))
     slack = margin(changed, images)
     least, largest = _ratios(nearer, slack / 2, changed)
-    if optimised and (accuracy is None or accuracy[0] < RIGHT):
+    if optimised and not mostly_right(accuracy):
         least = min(least, UNPROVEN)
     low = max(-changed, least * changed - slack / 2)
     high = min(changed, largest * changed + slack / 2)
-    verdict: Verdict = "harmful" if nearer < -slack else "improved" if low > 0 else "uncertain"
+    limit = slack if prior.declared or not mostly_right(accuracy) else 2 * slack
+    verdict: Verdict = "harmful" if nearer < -limit else "improved" if low > 0 else "uncertain"
     return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin, accuracy)
 
 

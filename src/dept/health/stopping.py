@@ -20,6 +20,8 @@ LOOKS, SAMPLE = 10, 512
 """looks at a run, and images of each: together less than a tenth of what most runs cost"""
 NEAR = 0.01
 """distances closer than this are alike, and then the later state is kept"""
+NEAR_IF_RIGHT = 0.03
+"""the same where the source model is mostly right: the target's own shares may be as far from the expected ones"""
 AWAY = 0.1
 """distance beyond the best one that counts as having moved away"""
 SETTLED = 0.005
@@ -41,6 +43,7 @@ class Stopping:
 
     prior: Prior | None
     """expected class shares; None if the target's are not known"""
+    near: float = NEAR
     best: float = math.inf
     settled: int = 0
     away: int = 0
@@ -60,7 +63,7 @@ class Stopping:
         if self.prior is None:
             return Look(keep=True, end=self.settled >= PATIENCE)
         distance = self._distance(labels, self.prior)
-        keep = distance <= self.best + NEAR
+        keep = distance <= self.best + self.near
         self.away = self.away + 1 if distance > self.best + AWAY else 0
         self.best = min(self.best, distance)
         return Look(keep, end=max(self.settled, self.away) >= PATIENCE)

@@ -7,8 +7,10 @@ epoch (SHOT's three terms). A strong view of the image learns the same label, as
 depend on colours and crops. The weights of the head stay fixed, so that classes keep their meaning.
 Where a batch is too small to hold all classes, its mean prediction is completed by that of all images. Where the class
 shares of the target are declared (`prior`), the mean prediction is to have those instead of even ones.
-In a stream there are no centroid labels. The head follows the running mean of the features, the more so the more
-classes have been predicted: the mean of a single class is that class, not a shift.
+Prompts are steered by Adam, in steps relative to their size: a LayerNorm reads them first, so that only their direction
+counts. Prompts of a trained model are small, those that begin as tokens of an image up to 300 times as large.
+In a stream there are no centroid labels, and the small steps of SGD are enough. The head follows the running mean of
+the features, the more so the more classes have been predicted: the mean of a single class is that class, not a shift.
 Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
 far from balanced and nobody says so (preset `unbalanced` leaves out what pulls them there).
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,8 +35,12 @@ from dept.methods.shot import centroid_labels, read_all
 
 IMAGES_PER_CLASS = 4
 """in a batch, from which on its mean prediction speaks for all classes"""
+BETA = 0.99
+"""β₂ of Adam: its scale follows the gradients of the last hundred steps, in runs of a few hundred"""
 LEAST_SHARE = 1e-3
 """of a class that is declared to be rarer: a prediction of it has a price, but not an infinite one"""
+SGD = {"optimizer": "sgd", "lr": 5e-3, "clip": 1.0}
+"""DePT's own steps"""
 CLASSES = 8
 """predicted so far, from which on a running mean of features is trusted"""
 
@@ -56,13 +62,15 @@ class DePTPlus(Method):
 
     @dataclass(frozen=True)
     class Config(OfflineConfig):
-        """DePT's optimiser and SHOT's weights."""
+        """SHOT's weights; an optimiser that needs few steps."""
 
-        lr: float = 5e-3
-        """η of the prompts"""
+        lr: float = 0.13
+        """η of the prompts; with Adam a share of their size: a step is about η times the RMS of the stage's prompts"""
+        optimizer: Literal["adam", "sgd"] = "adam"
+        """Adam with steps relative to the size of the prompts, or SGD with absolute ones"""
         weight_decay: float = 0.0
-        """SGD weight decay; prompts of a trained source model are not to be drawn to 0"""
-        clip: float = 1.0
+        """weight decay; prompts of a trained source model are not to be drawn to 0"""
+        clip: float = 0.0
         """largest gradient norm of the prompts of each stage; 0 for none"""
         batch: int = 32
         """B, images per step: a small folder gives many steps"""
@@ -81,7 +89,7 @@ class DePTPlus(Method):
     presets = {
         "offline": {},
         # The view that is predicted is the one that is learned from: one forward for both.
-        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0},
+        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0, **SGD},
         # For targets whose classes may be far from balanced: nothing that pulls them there.
         "unbalanced": {"w_class": 0.0, "recentre": False, "w_label": 1.0, "w_strong": 1.0},
     }
@@ -101,6 +109,25 @@ class DePTPlus(Method):
         self.mean = torch.zeros_like(self.model.head.weight[0])
         self.predicted = torch.zeros_like(self.source_bias)
         self.labels: Tensor | None = None
+        if self.model.prompts is not None:
+            self.sizes = self.model.prompts.detach().square().mean(dim=(1, 2), keepdim=True).sqrt()
+
+    def optimizer_over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Adam, whose steps `descend` scales, or SGD."""
+        config = self.config
+        if config.optimizer == "sgd":
+            return super().optimizer_over(groups)
+        return torch.optim.Adam(groups, betas=(config.momentum, BETA), weight_decay=config.weight_decay)
+
+    def descend(self) -> None:
+        """A step of Adam is shortened or lengthened to the size (M, 1, 1) that the stages' prompts began with."""
+        prompts = self.model.prompts
+        if self.config.optimizer == "sgd" or prompts is None:
+            return super().descend()
+        before = prompts.detach().clone()
+        super().descend()
+        with torch.no_grad():
+            prompts.copy_(torch.lerp(before, prompts, self.sizes))
 
     @torch.no_grad()
     def begin(self, passes: Passes) -> None:

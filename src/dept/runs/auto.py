@@ -26,7 +26,7 @@ from dept.data.subsets import sample
 from dept.data.views import Augment
 from dept.errors import DeptError, UsageError
 from dept.health.choice import Scored, choose, shares_differ
-from dept.health.expected import expected_gain
+from dept.health.expected import expected_gain, mostly_right
 from dept.health.prior import Prior, believed
 from dept.io import write_atomic
 from dept.methods.auto import Auto
@@ -141,13 +141,14 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     second = main if not differ else CAREFUL if main == "dept+" else ""
     if second:
         runs[second] = trial.run(second, batch=config.batch, max_iters=steps)
-    choice = choose([scored(name, result) for name, (result, _) in runs.items()], prior, differ=differ)
+    accuracy = first["expected"]["accuracy"]  # of the source model, so the same for every candidate
+    tried = [scored(name, result) for name, (result, _) in runs.items()]
+    choice = choose(tried, prior, differ=differ, right=mostly_right(accuracy))
     if choice.kept == "source":
         runs["source"] = trial.run("source")
     record = {"prior": prior.origin, "declared": prior.declared, "steps": steps, **asdict(choice)}
     result, made = runs[choice.kept]
     last = scored(choice.kept, result)
-    accuracy = result["expected"]["accuracy"]  # of the source model, so the same for every candidate
     expected = expected_gain(
         last.before,
         last.after,

@@ -11,9 +11,9 @@ from torch import Tensor
 from dept.core.adapter import Adapter
 from dept.health.accuracy import accuracy_interval
 from dept.health.choice import Scored, recentred_shares, shares_differ
-from dept.health.expected import expected_gain
+from dept.health.expected import expected_gain, mostly_right
 from dept.health.prior import Prior
-from dept.health.stopping import Stopping, due
+from dept.health.stopping import NEAR, NEAR_IF_RIGHT, Stopping, due
 from dept.methods.base import Method, part, prefixed
 from dept.metrics import LabelFree
 from dept.models.model import Model
@@ -50,7 +50,9 @@ class Keeper:
 
     def __init__(self, outlook: Outlook, method: Method, predict: Callable[[], Tensor]) -> None:
         """`predict` gives the classes (n,) that the method predicts now, for the same images every time."""
-        self.rule = Stopping(None if outlook.differ else outlook.prior)
+        assumed = not outlook.prior.declared and mostly_right(outlook.accuracy)
+        near = NEAR_IF_RIGHT if assumed else NEAR
+        self.rule = Stopping(None if outlook.differ else outlook.prior, near)
         self.method, self.predict = method, predict
         self.state, self.steps = method.adapter(), 0
         self.rule.begin(predict())
