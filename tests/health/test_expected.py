@@ -19,7 +19,7 @@ def test_predictions_that_come_nearer_improved() -> None:
     found = expected_gain(LEANING, EVENED, 0.5, 1000, EVEN)  # e = 0.4, of which 0.8 of the change
     margin = 0.75 * math.sqrt(0.5 / 1000)
     assert found.verdict == "improved" and found.gain == pytest.approx(0.4)
-    assert (found.low, found.high) == (pytest.approx((0.15 * 0.8 - 0.05 * 0.2) * 0.5 - margin), 0.5)  # at most all that changed
+    assert (found.low, found.high) == (pytest.approx((0.15 * 0.8 - 0.05 * 0.2) * 0.5 - margin), 0.5)
 
 
 def test_predictions_that_collapse_are_harmful() -> None:
