@@ -2,7 +2,7 @@
 
 For every committed adaptation with labels: whether the interval of `health.expected` covers the true gain, how wide it
 is, and what the verdict says of runs that lost or gained more than two points. Source models count as models without a
-card: most of these had none. `BANDS` was set looking at the suites of the first row; the second row has the suites that
+card: most of these had none. `ENDS` was set looking at the suites of the first row; the second row has the suites that
 came later.
 """
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dept import methods
+from dept.data.corruptions import EXTRA
 from dept.health.choice import Scored, shares_differ
 from dept.health.disagreement import disagreeing, draw
 from dept.health.expected import Expected, expected_gain
@@ -40,8 +41,10 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """Sound, broken, or with other class shares."""
+        """Sound, broken, with other class shares, or made after everything was set."""
         run = self.record["run"]
+        if run["target"] in EXTRA:
+            return "untouched"
         return "broken" if run["fault"] else "other class shares" if run["shares"] else "sound"
 
 
@@ -132,7 +135,8 @@ def stopping_row(name: str, runs: Sequence[Judged]) -> str:
 
 def main() -> None:
     runs = [judged(json.loads(line)) for line in RUNS.read_text().splitlines()]
-    groups = {name: [one for one in runs if one.group == name] for name in ("sound", "broken", "other class shares")}
+    names = ("sound", "broken", "other class shares", "untouched")
+    groups = {name: [one for one in runs if one.group == name] for name in names}
     print("| runs | number | interval covers the gain | median width, points | harmful said of losses | "
           "harmful said of gains | nothing wrong asserted |\n|---|---:|---:|---:|---:|---:|---:|")  # fmt: skip
     usual = groups["sound"] + groups["broken"]
@@ -142,6 +146,8 @@ def main() -> None:
             some = [one for one in of if one.group == group]
             print(verdict_row(f"{group}, {source}{remark}, shares declared", some, lambda one: one.declared))
     print(verdict_row("all characters, shares declared", of, lambda one: one.declared))
+    if untouched := groups.pop("untouched"):
+        print(verdict_row("digits, four more corruptions, shares declared", untouched, lambda one: one.declared))
     print(verdict_row("other class shares, shares unknown", groups["other class shares"], lambda one: one.unknown))
     print("\n| runs | mean error of the gain, points | interval covers it |\n|---:|---:|---:|")
     print(labels_row(runs))

@@ -236,3 +236,8 @@ def test_flags_of_subcommands_too(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr("dept.cli.bench_suite.run", refuse)
     assert main(["bench", "pacs-mini"]) == 2
     assert capsys.readouterr().err == "dept: --max-iters must be at least 0, and `lr` is unknown.\n"
+
+
+def test_files_after_a_flag_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "run", "--json", "labels.csv"]) == 2
+    assert "Unexpected: labels.csv. Files and folders come before flags. See" in capsys.readouterr().err

@@ -705,6 +705,9 @@ def test_the_best_state_is_kept_and_the_run_ends_early(
     assert kept.result["kept_steps"] == 12
     same_bits(tensors(longer.adapter), tensors(kept.adapter))
     assert any(not torch.equal(tensor, tensors(kept.adapter)[name]) for name, tensor in tensors(run.adapter).items())
+    monkeypatch.setattr(Stopping, "look", lambda rule, labels: Look(keep=False, end=True))
+    none = str(adapt(source_run.file, target_images, out=tmp_path / "d", keep="best", **TINY | {"epochs": 4}))
+    assert "The state after 0 of 2 steps was kept, which is the source model" in none and "dept check" not in none
 
 
 def test_a_resumed_run_keeps_the_same_state(

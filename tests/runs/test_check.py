@@ -78,7 +78,7 @@ def test_fewer_labels_and_more_later(run: Path) -> None:
     assert [one.image for one in more.questions.asked[:2]] == [one.image for one in two.questions.asked]
     assert "are to be labelled (1 done)" in str(more)
     assert f"dept judge {run} {run / 'check' / 'labels.csv'}   (or the downloaded labels.csv)" in str(more)
-    with pytest.raises(DataError, match=r"would be replaced: move it away first"):
+    with pytest.raises(DataError, match=r"do not fit this check.*same seed as before\. \(.*has no image"):
         check([run], CheckOptions(labels=1, seed=5, device="cpu"))
     with pytest.raises(UsageError, match="`labels` must be at least 1"):
         CheckOptions(labels=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -72,13 +73,25 @@ def test_stats_adds_the_card_to_a_model_that_has_none(
     tensors = read_tensors(file, "model")[0]
     argv = ["stats", str(file), str(target_labelled), "--device", "cpu", "--out", str(tmp_path / "stats.safetensors")]
     assert main([*argv, "--card"]) == 0
-    assert "Its card says now" in capsys.readouterr().out
+    assert f"Card written to {file}: " in (said := capsys.readouterr().out) and "not written" not in said
     after = read_tensors(file, "model")[0]
     assert all(torch.equal(tensor, after[name]) for name, tensor in tensors.items())
     run = adapt(file, target_images, out=tmp_path / "b", method="neo", batch=4, device="cpu")
     assert "does not say how frequent" not in str(run) and "a rough estimate without labels" in str(run)
     low, high = run.result["expected"]["accuracy"]
     assert 0 <= low <= high <= 1
+
+
+def test_images_without_some_classes_do_not_set_the_class_shares(
+    target_labelled: Path, tmp_path: Path, capsys: Any
+) -> None:
+    file = save_model(tiny_model(), tmp_path / "model.safetensors")
+    some = Path(shutil.copytree(target_labelled, tmp_path / "some"))
+    shutil.rmtree(sorted(some.iterdir())[0])
+    assert main(["stats", str(file), str(some), "--card", "--out", str(tmp_path / "stats.safetensors")]) == 0
+    assert "Class shares were not written, because classes are missing." in capsys.readouterr().out
+    card = load_model(file).card
+    assert card.profile is not None and not card.prior
 
 
 @pytest.mark.parametrize(

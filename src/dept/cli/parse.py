@@ -52,7 +52,10 @@ def _sentence(printed: str) -> str:
     text = list(takewhile(lambda line: line.strip("─- "), body))
     if text and text[0].endswith(":"):  # arguments that are missing, the help of each indented below it
         text = [text[0], ", ".join(line.strip() for line in text[1:] if not line.startswith(" " * 8))]
-    return re.sub(r"^Error parsing \w+: ", "", " ".join(text)).rstrip(".") + "."
+    said = re.sub(r"^Error parsing \w+: ", "", " ".join(text)).rstrip(".")
+    # tyro takes all positional arguments before the first flag or after the last, not around one
+    said = re.sub(r"^Unrecognized options: ([^-].*)", r"Unexpected: \1. Files and folders come before flags", said)
+    return said + "."
 
 
 def _check_flags(command: Command, argv: list[str]) -> None:

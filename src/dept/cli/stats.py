@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +25,8 @@ class StatsInput(ModelFile):
     seed: int = 0
     """seed that picks those images"""
     card: bool = False
-    """also write class shares, accuracy and calibration into the model file, as `dept train` does"""
+    """also write class shares, accuracy and calibration into the model file, as `dept train` does; best from images
+    that it was not trained on"""
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,21 @@ def run(argv: list[str]) -> None:
     runtime = Runtime(resolve_device(how.device), how.workers, how.batch)
     tensors, meta = compute_stats(model, images, runtime, fisher_images=given.fisher_images, seed=given.seed)
     path = save_stats(tensors, meta, output.out)
+    empty = [name for name, count in zip(model.classes, tensors["class_counts"].tolist(), strict=True) if not count]
     if given.card:
         profile = measure_profile(model, images, runtime)
-        model.card = replace(model.card, prior=label_shares(images), profile=profile)
+        # Images without some of the classes do not have the class shares of the source.
+        prior = model.card.prior if empty else label_shares(images)
+        model.card = replace(model.card, prior=prior, profile=profile)
         save_model(model, given.model)
     if output.json:
-        print(as_json(meta))
+        print(as_json(meta | ({"profile": asdict(profile)} if given.card else {})))
         return
-    empty = [name for name, count in zip(model.classes, tensors["class_counts"].tolist(), strict=True) if not count]
     show(f"Statistics of {len(images)} images: {path} ({path.stat().st_size / 1024:.0f} KiB)")
     if empty:
         show(f"{len(empty)} classes without images are left out of the class means: {', '.join(empty[:5])}")
     if given.card:
-        show(f"Its card says now: {100 * profile.accuracy:.1f} % right on these images. Model file: {given.model}")
+        shares = " Class shares were not written, because classes are missing." if empty else ""
+        show(f"Card written to {given.model}: {100 * profile.accuracy:.1f} % right on {profile.images} images.{shares}")
     model_file, stats_file = (shlex.quote(str(file)) for file in (given.model, path))
     show(f"Next:  dept adapt {model_file} IMAGES --method cfa --stats {stats_file} --out runs/site")

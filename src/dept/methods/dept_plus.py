@@ -89,7 +89,7 @@ class DePTPlus(Method):
     presets = {
         "offline": {},
         # The view that is predicted is the one that is learned from: one forward for both.
-        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0, **SGD},
+        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0} | SGD,
         # For targets whose classes may be far from balanced: nothing that pulls them there.
         "unbalanced": {"w_class": 0.0, "recentre": False, "w_label": 1.0, "w_strong": 1.0},
     }

@@ -226,7 +226,10 @@ def _answered(made: Check) -> Questions:
         try:
             labels = labels | read_labels(table, made.questions)
         except DataError as error:
-            raise DataError(f"{error} {table} would be replaced: move it away first.") from error
+            raise DataError(
+                f"{table} has labels that do not fit this check, and it would be replaced. Move it away first, or "
+                f"draw with the same seed as before. ({error})"
+            ) from error
     asked = tuple(replace(one, right=labels.get(one.image, "")) for one in made.questions.asked)
     return replace(made.questions, asked=asked)
 

@@ -30,7 +30,8 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
     lines += accuracy_line(result.get("expected", {}))
     lines.append(f"{result['method']}: adapted to {result['images']} images, {_tuned(result)}.")
     if "kept_steps" in result:
-        lines.append(f"The state after {result['kept_steps']} of {result['steps']} steps was kept.")
+        source = "" if result["kept_steps"] else ", which is the source model: no later one looked better"
+        lines.append(f"The state after {result['kept_steps']} of {result['steps']} steps was kept{source}.")
     lines += choice_lines(result["auto"]) if "auto" in result else []
     lines += [f"Note: {note}" for note in result["notes"]]
     if "domains" in result:
@@ -41,7 +42,8 @@ def adapted(result: Result, folder: Path, file: Path, model: str) -> str:
         lines.append(f"It was rejected. {flag('accept')} keeps it anyway. {flag('method')} auto tries others.")
     used = [] if file.name == REJECTED else [flag("adapter"), adapter]
     lines.append(f"Next:  {shlex.join(['dept', 'predict', model, 'IMAGES', *used])}")
-    lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
+    if free["changed"]:
+        lines.append(f"       {shlex.join(['dept', 'check', str(folder)])}   (did it help? 30 labels tell)")
     lines.append(f"       {shlex.join(['dept', 'report', str(folder)])}")
     return "\n".join(lines)
 
