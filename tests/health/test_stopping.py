@@ -53,6 +53,17 @@ def test_without_known_shares_the_last_state_is_kept() -> None:
     ]
 
 
+def test_without_known_shares_a_collapsed_state_is_not_kept() -> None:
+    rule = Stopping(None)
+    rule.begin(predictions(40))
+    state = rule.state_dict()
+    rule = Stopping(None)
+    rule.load_state_dict(state)  # a resumed run knows what the source model predicted
+    looks = [rule.look(predictions(ones)) for ones in (95, 30, 5, 20, 3, 8)]
+    assert [one.keep for one in looks] == [False, True, False, True, False, False]
+    assert [one.end for one in looks] == [False] * 5 + [True]
+
+
 def test_a_resumed_rule_goes_on_as_it_would_have() -> None:
     one, two = Stopping(EVEN), Stopping(EVEN)
     for ones in (45, 30):

@@ -97,7 +97,7 @@ def class_shares(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes).double() / len(labels)
 
 
-def effective_classes(labels: Tensor, classes: int) -> float:
+def effective_classes(labels: Tensor, classes: int = 0) -> float:
     """e to the entropy of the class shares: 1 if all labels are equal, C if all classes are equally frequent."""
     return math.exp(float(torch.special.entr(class_shares(labels, classes)).sum()))
 
