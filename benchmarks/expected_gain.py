@@ -47,10 +47,11 @@ def judged(one: Stored) -> tuple[Expected, float]:
     changed = sum(a != b for a, b in zip(found["before"], found["after"], strict=True)) / len(found["after"])
     photo = one.cell.data == "pacs" and one.cell.shift.sources[0].startswith("photo")
     shares = [images / sum(PHOTOS) for images in PHOTOS] if photo else [1 / count] * count
-    prior = Prior(tuple(shares), "source", declared=True)
+    prior = Prior(tuple(shares), "source", declared=False)
+    accuracy = one.result.get("expected", {}).get("accuracy")  # of source models with a card
     made_by = one.result["auto"]["kept"] if one.cell.method == "auto" else one.cell.method
     optimised = methods.get(made_by).assumes_balance
-    said = expected_gain(before, after, changed, len(found["after"]), prior, optimised=optimised)
+    said = expected_gain(before, after, changed, len(found["after"]), prior, optimised=optimised, accuracy=accuracy)
     return said, one.result["gain"]
 
 

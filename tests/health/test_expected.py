@@ -44,7 +44,9 @@ def test_a_source_model_that_is_mostly_right_needs_more_proof_of_harm_unless_sha
         (assumed, None, "harmful"),
         (EVEN, (0.7, 0.9), "harmful"),
     ):
-        assert expected_gain(EVENED, after, 0.1, 1000, prior, accuracy=accuracy).verdict == verdict
+        found = expected_gain(EVENED, after, 0.1, 1000, prior, accuracy=accuracy)
+        assert found.verdict == verdict
+        assert (found.high == 0.1) == (verdict == "uncertain")  # every change may have been right
 
 
 def test_what_optimises_class_shares_needs_a_source_model_that_is_mostly_right() -> None:

@@ -15,7 +15,8 @@ known labels had, as multiples of D; values between these are interpolated. Two 
   images (the card's interval of accuracy): among the labels of such a model there is something to follow.
 
 Where the source model is right about most images and nobody has declared the shares, the target's own may be as far
-from π as the predictions are. Then a run counts as harmful only if it moves away by twice its margin.
+from π as the predictions are, so that e says little. Then every change may have been right, and a run counts as harmful
+only if it moves away by twice its margin.
 
 `benchmarks/expected_gain.py` and `verdict_calibration.py` check it against runs with known labels (docs/verdict.md).
 All of this holds only if the target has about the class shares π. Otherwise only labels tell (`dept check`).
@@ -99,11 +100,13 @@ def expected_gain(
     nearer = max(-changed, min(changed, nearer))
     slack = margin(changed, images)
     least, largest = _multiples(nearer / changed if changed else 0.0)
-    if optimised and not mostly_right(accuracy):
+    right, limit = mostly_right(accuracy), slack
+    if optimised and not right:
         least = min(least, UNPROVEN)
+    if right and not prior.declared:
+        largest, limit = 1.0, 2 * slack
     low = max(-changed, least * changed - MARGINS * slack)
     high = min(changed, largest * changed + MARGINS * slack)
-    limit = slack if prior.declared or not mostly_right(accuracy) else 2 * slack
     verdict: Verdict = "harmful" if nearer < -limit else "improved" if low > 0 else "uncertain"
     return Expected(verdict, max(low, min(high, nearer)), low, high, prior.origin, accuracy)
 
