@@ -79,6 +79,7 @@ def facts(kind: type[Method], module: str) -> str:
         }
     rows["code"] = f"[`{path}`](../../{path})"
     command = (COMMANDS.get(kind.name) or COMMANDS[kind.settings[0]]).format(name=kind.name)
+    command += " --stats STATS" if getattr(kind, "needs_stats", False) else ""
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())]
     return "\n".join([f"```bash\n{command}\n```\n", *lines])
 

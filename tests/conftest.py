@@ -75,7 +75,7 @@ def stats_file(source_run: TrainRun, source_images: Path, tmp_path_factory: pyte
 
 PROCESSES = (
     *("serve", "cli/test_stream.py", "test_ray.py", "test_slurm.py", "test_runners.py"),
-    *("test_fleet.py", "test_distributed.py", "test_docs.py", "test_examples.py"),
+    *("test_fleet.py", "test_distributed.py", "test_docs.py", "test_doc_runs.py", "test_examples.py"),
 )
 """tests that wait for other processes, by folder or file"""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 HARMFUL = 4
 """exit code of a command that finds an adaptation harmful"""
@@ -25,6 +25,15 @@ class DataError(DeptError):
     """The images, labels or files are not what is needed."""
 
     exit_code = 3
+
+
+class NothingReadable(DataError):
+    """Not one of the images can be used."""
+
+    def __init__(self, sentence: str, skipped: Sequence[tuple[PurePath, str]] = ()) -> None:
+        super().__init__(sentence)
+        self.skipped = tuple(skipped)
+        """every file that was tried, and why it is left out"""
 
 
 class Diverged(DeptError):

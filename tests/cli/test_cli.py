@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dept.cli.main import COMMANDS, main
-from dept.cli.show import resume_command, table
+from dept.cli.show import resume_command, show_progress, table
 from dept.data.images import ImageSet, find_images
 from dept.inference import Prediction, predict
 from dept.io import read_tensors
@@ -369,6 +370,30 @@ def test_all_skipped_files_go_to_a_list(
     rows = [line.split("\t") for line in file.read_text().splitlines()]
     assert [row[0] for row in rows[:2]] == [f"{root}/red/c.heic", f"{root}/red/bad0\\n.png"] and len(rows) == 8
     assert rows[0][1].startswith(".heic files are not read") and "UnidentifiedImageError" in rows[1][1]
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "stats"])
+def test_the_list_is_written_where_no_image_decodes(
+    command: str, source_run: TrainRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, file = write_labelled(tmp_path / "i", 1), tmp_path / "skipped.txt"
+    for image in root.rglob("*.png"):
+        image.write_bytes(b"")
+    (root / "red" / "c.heic").write_bytes(b"")
+    out = ["--out", tmp_path / "stats.safetensors"] if command == "stats" else []
+    assert "None of the 3 images in" in fails(capsys, [command, source_run.file, root, "--skipped", file, *out], 3)
+    assert len(file.read_text().splitlines()) == 4
+
+
+def test_a_long_pass_is_silent_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        show_progress()
+        logging.getLogger("dept.progress").info("Downloading")
+        logging.getLogger("dept.progress.pass").info("Reading images, batch: 1 of 9")
+        assert ("1 of 9" in (said := capsys.readouterr().err)) == terminal and "Downloading" in said
 
 
 def test_the_list_of_skipped_files_replaces_nothing(

@@ -353,6 +353,6 @@ def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog:
     """After a second, then every five; a short one says nothing."""
     clock = iter([0.0, 0.5, 1.1, 3.0, 6.2, 7.0])
     monkeypatch.setattr("dept.data.images.time.monotonic", lambda: next(clock))
-    with caplog.at_level("INFO", logger="dept.progress"):
+    with caplog.at_level("INFO", logger="dept.progress.pass"):
         assert list(reported("abcde", 5000, "Checking images")) == list("abcde")
     assert caplog.messages == ["Checking images: 1 of 5,000", "Checking images: 3 of 5,000"]

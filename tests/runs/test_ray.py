@@ -20,6 +20,7 @@ from dept.runs.runners.options import RunnerOptions
 from dept.runs.runners.ray import check_answers, check_shared, leave_token, on_every_node, probe, slots
 from dept.runs.site_job import read_record
 from dept.runs.train import TrainRun
+from doc_world import build, open_world
 from fleets import adapter_of, when_begun
 from support import same_bits, write_unlabelled
 
@@ -87,6 +88,16 @@ def test_a_killed_driver(cluster: str, source_run: TrainRun, sites: Path, single
     summary = fleet(source_run.file, sites, out=tmp_path / "runs", runner=ON_RAY, **SETTINGS)
     assert not summary.of("failed")
     all_ended_once(tmp_path / "runs", single)
+
+
+def test_the_commands_of_fleet_md(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path / "built")
+    world = open_world("docs/fleet.md", tmp_path / "built", tmp_path / "world", monkeypatch)
+    world.values["CLUSTER"] = cluster
+    world.run_page("docs/fleet.md")
+    assert {row.name for row in (world.folder / "shared/fleet").iterdir()} >= {"north", "south", "west", "report.html"}
+    (table,) = world.folder.glob("benchmarks/results/pacs-mini")
+    assert len(list(table.iterdir())) == 4  # two rows, and the source models that they start from
 
 
 def test_every_node_shares_the_folder(cluster: str, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,11 +17,10 @@ import dept
 from dept.cli.main import main
 from dept.runs import auto
 from dept.runs.train import TrainRun
+from doc_world import World
 from fake_hub import FakeHub
 from foreign_models import config_of, folder, vit_tensors
 from support import CLASSES, TIMM
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -51,15 +48,7 @@ def place(
 
 def run_page(name: str) -> dict[str, Any]:
     """Run the blocks in their order; returns what the Python has named."""
-    names: dict[str, Any] = {}
-    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL):
-        if kind == "python":
-            exec(compile(text, name, "exec"), names)
-        for line in text.splitlines() if kind == "bash" else ():
-            words = shlex.split(line.split(" > ")[0], comments=True)
-            if words[0] == "dept":
-                assert main(words[1:]) == 0, line
-    return names
+    return World(Path.cwd()).run_page(f"docs/{name}", test="tests/share/test_pages.py")
 
 
 def test_share(place: dict[str, MagicMock]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import REPEATABLE, Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
-from dept.cli.show import as_json, report_skipped, table
+from dept.cli.show import as_json, report_skipped, skipped_kept, table
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ def run(argv: list[str]) -> None:
     models = [load(model, adapter=adapter) for model, adapter in pairs]
     model = models[0]
     images = find_labelled(given.labelled, model.classes)
-    for channels in {one.card.preprocess.channels for one in models}:  # every member must be able to read them
-        images = decodable(images, channels=channels)
+    with skipped_kept(output.skipped):
+        for channels in {one.card.preprocess.channels for one in models}:  # every member must be able to read them
+            images = decodable(images, channels=channels)
     report_skipped(images, output.skipped)
     # One member alone takes the same path: the mean of one is itself, bit for bit.
     scores = evaluate_ensemble(models, images, device=how.device, workers=how.workers, batch=how.batch)

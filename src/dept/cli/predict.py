@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import Inference, ModelFile, SkippedFiles
-from dept.cli.show import report_skipped, say
+from dept.cli.show import report_skipped, say, skipped_kept
 from dept.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def run(argv: list[str]) -> None:
     first = next(iter(models.values()))
     settings = {"topk": output.topk, "features": output.features}
     settings |= {"device": how.device, "workers": how.workers, "batch": how.batch}
-    rows, images = predict_readable(first, find_images(given.images), **settings)
+    with skipped_kept(output.skipped):
+        rows, images = predict_readable(first, find_images(given.images), **settings)
     report_skipped(images, output.skipped)
     others = {name: predict(model, images, **settings) for name, model in models.items() if model is not first}
     found = {next(iter(models)): rows} | others

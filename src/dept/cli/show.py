@@ -7,12 +7,13 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dept.cli.parts import RunOutput
-from dept.errors import HARMFUL, Interrupted
+from dept.errors import HARMFUL, Interrupted, NothingReadable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -28,9 +29,11 @@ class _Said(logging.Handler):
 
 
 def show_progress() -> None:
-    """Let long passes over images say how far they are."""
+    """Let the library say what it is about, and on a terminal how far a long pass over images is."""
     logger = logging.getLogger("dept.progress")
     logger.setLevel(logging.INFO)
+    # In a file, a benchmark of many hours would leave a line every five seconds.
+    logger.getChild("pass").setLevel(logging.NOTSET if sys.stderr.isatty() else logging.WARNING)
     if not any(isinstance(handler, _Said) for handler in logger.handlers):
         logger.addHandler(_Said())
 
@@ -129,17 +132,32 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 def report_skipped(images: ImageSet, file: Path | None = None, most: int = 5) -> None:
     """Show the first files that were left out, with the reason, and write all of them to a file."""
-    if file is not None:
-        from dept.io import write_atomic
-
-        # One line each, whatever a file is called.
-        escapes = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
-        lines = [f"{str(path).translate(escapes)}\t{reason.translate(escapes)}\n" for path, reason in images.skipped]
-        write_atomic(file, "".join(lines).encode(errors="surrogateescape"))
+    _write_skipped(images.skipped, file)
     for path, reason in images.skipped[:most]:
         say(visible(f"skipped {path}: {reason}"))
     if len(images.skipped) > most:
         say(f"… and {len(images.skipped) - most} more files{f', see {file}' if file else ''}.")
+
+
+@contextmanager
+def skipped_kept(file: Path | None) -> Iterator[None]:
+    """Write the list also where not one image is left, which is when it is needed most."""
+    try:
+        yield
+    except NothingReadable as error:
+        _write_skipped(error.skipped, file)
+        raise
+
+
+def _write_skipped(skipped: Sequence[tuple[PurePath, str]], file: Path | None) -> None:
+    """One line for each file, whatever it is called."""
+    if file is None:
+        return
+    from dept.io import write_atomic
+
+    escapes = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+    lines = [f"{str(path).translate(escapes)}\t{reason.translate(escapes)}\n" for path, reason in skipped]
+    write_atomic(file, "".join(lines).encode(errors="surrogateescape"))
 
 
 def as_json(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 from dept.cli.command import Command, Positional
 from dept.cli.parse import parse
 from dept.cli.parts import Inference, Json, ModelFile, SkippedFiles
-from dept.cli.show import as_json, report_skipped, show
+from dept.cli.show import as_json, report_skipped, show, skipped_kept
 from dept.errors import UsageError
 
 
@@ -60,7 +60,8 @@ def run(argv: list[str]) -> None:
             f"--card writes into a model file, which {given.model} is not. Convert it with `dept convert`."
         )
     model = load_model(given.model)
-    images = decodable(find_labelled(given.source, model.classes), channels=model.card.preprocess.channels)
+    with skipped_kept(output.skipped):
+        images = decodable(find_labelled(given.source, model.classes), channels=model.card.preprocess.channels)
     report_skipped(images, output.skipped)
     runtime = Runtime(resolve_device(how.device), how.workers, how.batch)
     tensors, meta = compute_stats(model, images, runtime, fisher_images=given.fisher_images, seed=given.seed)

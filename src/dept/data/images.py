@@ -36,11 +36,11 @@ from dept.data.places import (
 )  # fmt: skip
 from dept.data.remote import names_below
 from dept.data.shards import shard
-from dept.errors import DataError, some
+from dept.errors import DataError, NothingReadable, some
 
 T = TypeVar("T")
-progress = logging.getLogger("dept.progress")
-"""what a long pass over images says; the command line shows it"""
+progress = logging.getLogger("dept.progress.pass")
+"""what a long pass over images says; the command line shows it on a terminal"""
 PACKED = {".7z", ".bz2", ".gz", ".rar", ".tbz", ".tgz", ".txz", ".xz", ".zip", ".zst"}
 """suffixes of archives in which single files cannot be reached"""
 BESIDE = "an archive beside images is not read; give the archive, or a folder of archives only"
@@ -164,7 +164,7 @@ def labelled_as(images: str | Path | ImageSet, classes: Sequence[str] | None, ro
 
 
 def reported(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """The items; after a second, and then every five, the logger dept.progress says how many there were."""
+    """The items; after a second, and then every five, the logger dept.progress.pass says how many there were."""
     due = time.monotonic() + 1
     for number, item in enumerate(items):
         if time.monotonic() >= due and number:
@@ -210,7 +210,8 @@ def without(images: ImageSet, problems: Mapping[int, str], wanted: str = "can be
     skipped = tuple((images.paths[index], why) for index, why in sorted(problems.items()))
     if len(skipped) == len(images):
         path, why = skipped[0]
-        raise DataError(f"None of the {len(images)} images in {images.root} {wanted} (first: {path.name}: {why}).")
+        found = f"None of the {len(images)} images in {images.root} {wanted} (first: {path.name}: {why})."
+        raise NothingReadable(found, images.skipped + skipped)
     good = (index for index in range(len(images)) if index not in problems)
     return replace(images.take(good), skipped=images.skipped + skipped)
 
