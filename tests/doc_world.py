@@ -358,6 +358,8 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(methods.get(name), "enough_steps", 1)
     patch.setattr("dept.models.model.create_model", _tiny())
     patch.setattr("dept.bench.execute.Executor", SmallExecutor)
+    for name, values in {"PROMPTS": (0, 5), "BANKS": (50, 99), "EPOCHS": (1, 2)}.items():
+        patch.setattr(f"dept.bench.growth.{name}", values)
     patch.setattr("dept.methods._OWN", {})  # a page registers a method of its own
 
 

@@ -60,7 +60,7 @@ def compare(options: argparse.Namespace) -> dict[str, object]:
         "speed-up exact": round(seconds["straightforward"] / seconds["exact"], 3),
         "speed-up lean": round(seconds["straightforward"] / seconds["lean"], 3),
         "memory exact": round(peaks["exact"] / peaks["straightforward"], 3),
-        "bank": bank_query(),
+        "bank": bank_query(size=options.bank),
     }
 
 

@@ -82,7 +82,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     ("argv", "sentence"),
     [
         (["adapt"], "Missing from dept adapt: MODEL, IMAGES, --out PATH. See `dept adapt --help`."),
-        (["adapt", "m", "i", "x", "--out", "o"], "Unrecognized options: x. See"),
+        (["adapt", "m", "i", "x", "--out", "o"], "Unexpected: x. Files and folders come before flags. See"),
         (["train", "x", "--out", "y", "--epochs", "many"], "Error parsing --epochs: invalid literal for int()"),
         (["predict", "m", "i", "--format", "xml"], "choice 'xml' for argument '--format'. Expected one of"),
         (["stream", "m", "i", "--out", "o", "--lr", "-1"], "dept: --lr must be at least 0 and finite, found -1.0. See"),
