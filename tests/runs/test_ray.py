@@ -33,6 +33,9 @@ SETTINGS: dict[str, Any] = {"method": "dept+", "max_iters": 60, "batch": 4, "dev
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Address of a cluster with room for two tasks, ended with all its processes."""
+    # Workers must be able to import what tests put in the place of large models.
+    tests = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     for attempt in range(3):
         try:
