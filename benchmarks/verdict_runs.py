@@ -55,7 +55,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "tent": ("tent", {}),
     "shot on prompts": ("shot", ON_PROMPTS),
     "dept": ("dept", {}),
-    "dept+": ("dept+", SGD),
+    "dept+": ("dept+", {"trust": False} | SGD),
     "notela": ("notela", {}),
 }
 BROKEN = ("tent", "shot on prompts", "dept", "dept+")

@@ -15,6 +15,7 @@ from dept.health.guard import (
     EVERY,
     FEWEST,
     PAIRS,
+    RAREST,
     SOON,
     TOLERATED,
     WINDOW,
@@ -109,18 +110,47 @@ def test_a_quiet_stream_is_learned_from() -> None:
     assert guard.clean and not guard.notices and len(guard.own) == WINDOW
 
 
-def test_the_source_is_asked_in_every_fourth_turn() -> None:
-    guard, asked = Guard(EVEN), []
-    for number in range(9):
-        asked.append(guard.due)
+def quiet_turns(guard: Guard, count: int) -> list[int]:
+    """Turns in which nothing happens; returns those in which the source is asked."""
+    asked = []
+    for _ in range(count):
         if guard.due:
+            asked.append(guard.turns)
             guard.look(logits(mixed()))
+            assert guard.due  # until the turn is over: it may have several groups of images
         assert guard.allowed()
         guard.hear(logits(mixed()))
         guard.harm()
         guard.turn_over()
-        assert guard.turns == number + 1
-    assert asked == [number % EVERY == 0 for number in range(9)]
+    return asked
+
+
+def test_the_source_is_asked_in_every_fourth_turn() -> None:
+    guard = Guard(EVEN)
+    assert quiet_turns(guard, 9) == [0, 4, 8]
+    assert guard.turns == 9
+
+
+def test_the_source_is_asked_less_often_while_nothing_happens() -> None:
+    """At most in every 16th turn, and in every fourth again after an alarm."""
+    guard = Guard(EVEN)
+    asked = quiet_turns(guard, 400)
+    gaps = [after - before for before, after in itertools.pairwise(asked)]
+    assert gaps[:8] == [EVERY] * 8 and gaps == sorted(gaps) and gaps[-1] == RAREST
+    # A look is one forward, an update of the cheapest methods two: 5 % of 400 of them are 40 looks.
+    assert len(asked) <= 40
+    guard.raise_alarm("a test says so", snapshots=True)
+    assert quiet_turns(guard, 9)[-2:] == [404, 408]
+
+
+def test_a_guard_of_an_earlier_version_is_continued() -> None:
+    guard = Guard(EVEN)
+    quiet_turns(guard, 200)
+    state = guard.state_dict()
+    del state["last"]
+    older = Guard(EVEN)
+    older.load_state_dict(state)
+    assert not older.due and quiet_turns(older, 9) == [203, 207]
 
 
 def test_a_single_class_pauses_and_variety_resumes() -> None:

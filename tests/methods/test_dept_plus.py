@@ -10,8 +10,17 @@ import torch
 
 from dept.data.loader import Batch
 from dept.methods.base import Progress
-from dept.methods.dept_plus import DePTPlus, unevenness, variety
+from dept.methods.dept_plus import (
+    LEAST_SHARE,
+    DePTPlus,
+    neighbours_labels,
+    seen_shares,
+    trust,
+    unevenness,
+    variety,
+)
 from dept.methods.neo import NEO
+from dept.methods.shot import centroid_labels
 from dept.models.model import Model
 from support import FixedPasses, random_batch, spread_predictions, tiny_config, tiny_model
 
@@ -54,7 +63,7 @@ def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
         for given in (q, s)
     )
     mean = [sum(r[c] for r in q) / 5 * share + (1 - share) * sum(r[c] for r in p) / IMAGES for c in range(3)]
-    method = plus(model, w_label=0.5, w_class=2.0, w_strong=0.7)
+    method = plus(model, w_label=0.5, w_class=2.0, w_strong=0.7, trust=False)
     method.begin(passes)
     method.at(Progress(0, 10, 0))
     terms = method.step(batch)
@@ -81,10 +90,90 @@ def test_declared_shares_take_the_place_of_even_ones() -> None:
     """KL(m ‖ π) by hand: m = (0.75, 0.25), π = (0.9, 0.1)."""
     logits, rest = torch.tensor([[0.0, 0.0], [40.0, 0.0]]), torch.tensor([0.5, 0.5])
     by_hand = 0.75 * math.log(0.75 / 0.9) + 0.25 * math.log(0.25 / 0.1)
-    assert float(unevenness(logits, rest, 1.0, (0.9, 0.1))) == pytest.approx(by_hand, abs=1e-5)
-    even = float(unevenness(logits, rest, 0.5, (0.5, 0.5)))
+    assert float(unevenness(logits, rest, 1.0, torch.tensor([0.9, 0.1]))) == pytest.approx(by_hand, abs=1e-5)
+    even = float(unevenness(logits, rest, 0.5, torch.tensor([0.5, 0.5])))
     assert even == pytest.approx(float(unevenness(logits, rest, 0.5)) + math.log(2) / 0.5, abs=1e-5)
-    assert math.isfinite(float(unevenness(logits, rest, 1.0, (1.0, 0.0))))
+
+
+def test_trust_by_hand() -> None:
+    """Nine of ten labels stay: λ = 0.8. From half of them on, nothing that is seen counts."""
+    before = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2])
+    assert float(trust(before, torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1]))) == pytest.approx(0.8)
+    assert float(trust(before, (before + torch.tensor([1] * 5 + [0] * 5)) % 3)) == 0.0
+    assert float(trust(before, 2 - before)) == 0.0
+
+
+def test_seen_shares_by_hand() -> None:
+    """Seen are 0.6, 0.4, 0, and λ = 0.8: π = 0.8 n + 0.2 / 3. Nothing is expected never."""
+    labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+    by_hand = [0.8 * n + 0.2 / 3 for n in (0.6, 0.4, 0.0)]
+    assert seen_shares(labels, torch.tensor(0.8), 3).tolist() == pytest.approx(by_hand)
+    assert seen_shares(labels, torch.tensor(0.0), 4).tolist() == [0.25] * 4
+    assert seen_shares(labels, torch.tensor(1.0), 3).tolist() == pytest.approx([0.6, 0.4, LEAST_SHARE])
+
+
+def test_neighbours_labels_in_loops() -> None:
+    """The k most similar other images by centred cosine, their mean prediction, its largest class."""
+    torch.manual_seed(0)
+    features, p = torch.randn(20, 6), torch.randn(20, 3).softmax(dim=1)
+    rows = (features - features.mean(dim=0)).tolist()
+
+    def similar(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+    expected = []
+    for i, row in enumerate(rows):
+        near = sorted((j for j in range(20) if j != i), key=lambda j: -similar(row, rows[j]))[:4]
+        votes = [sum(float(p[j, c]) for j in near) for c in range(3)]
+        expected.append(votes.index(max(votes)))
+    assert neighbours_labels(features, p, 4).tolist() == expected
+
+
+def test_labels_that_neighbours_disagree_with_count_less(model: Model) -> None:
+    """1 - λ instead of 1, in both cross-entropies; for a model that is lost, all count alike."""
+    passes, method = FixedPasses(IMAGES), plus(model)
+    with torch.no_grad():
+        features = torch.cat([model.read(part.views[0]).features for part in passes()])
+        p = model.head(features).softmax(dim=1)
+    index = torch.randperm(IMAGES)
+    method.trusted = torch.tensor(0.75)
+    method._label(features[index], model.head(features[index]), index)
+    expected = centroid_labels(features, p)
+    agree = neighbours_labels(features, p, 10) == expected
+    assert 0 < int(agree.sum()) < IMAGES
+    assert method.labels is not None and torch.equal(method.labels, expected)
+    assert method.weights is not None and method.weights.tolist() == [1.0 if one else 0.25 for one in agree]
+    batch = Batch(random_batch("ws", 6, seed=4).views, torch.arange(6))
+    terms, logits = method.loss(batch), [model(view) for view in batch.views]
+    for name, own in zip(("label", "strong"), logits, strict=True):
+        rows = -own.log_softmax(dim=1)[torch.arange(6), expected[:6]] * method.weights[:6]
+        assert float(terms[name]) == pytest.approx(0.3 * float(rows.sum()) / 6, rel=1e-5)
+    blind = plus(model, trust=False)
+    blind.begin(passes)
+    assert blind.weights is not None and blind.weights.tolist() == [1.0] * IMAGES
+
+
+def test_expected_shares_are_declared_or_seen_or_even(model: Model) -> None:
+    """Declared ones count first. Seen ones are those of the re-centred model; there are none to see without a pass."""
+    passes, first = FixedPasses(IMAGES), model.head.bias.detach().clone()
+    seen = plus(model)
+    assert seen.expected is None
+    with torch.no_grad():
+        before = torch.cat([model(part.views[0]) for part in passes()]).argmax(dim=1)
+    seen.begin(passes)
+    with torch.no_grad():
+        after = torch.cat([model(part.views[0]) for part in passes()]).argmax(dim=1)
+        model.head.bias.copy_(first)
+    assert seen.expected is not None
+    assert torch.equal(seen.expected, seen_shares(after, trust(before, after), 3))
+    for changes in ({"trust": False}, {"recentre": False}):
+        other = plus(model, **changes)
+        other.begin(passes)
+        assert other.expected is None and other.trusted == 0
+    declared = DePTPlus(model, tiny_config(DePTPlus), shares=(0.6, 0.4, 0.0))
+    declared.begin(passes)
+    assert declared.expected is not None
+    assert declared.expected.tolist() == pytest.approx([0.6, 0.4, LEAST_SHARE])
 
 
 def test_labels_are_found_anew_after_an_epoch(model: Model) -> None:

@@ -18,12 +18,14 @@ from dept.methods.tent import Tent
 from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import load_stats
-from dept.runs.guarded import SMALLEST, SNAPSHOTS, SPACING, Guarded, expected_shares
+from dept.runs.guarded import SNAPSHOTS, SPACING, Guarded, expected_shares
+from dept.runs.loops import Event
 from dept.runs.stream import Stream
 from dept.runs.train import TrainRun
 from support import same_bits, spread_predictions, state_of, tiny_config
 
 SIZE = 64
+SMALLEST = Tent.fewest_images
 
 
 @pytest.fixture
@@ -140,6 +142,53 @@ def test_small_batches_are_gathered(varied: Any) -> None:
     # The first windows only show whether the images are varied enough to learn from.
     assert [number for number, event in enumerate(events) if event is not None] == [FEWEST - 1]
     assert stream.steps == FEWEST // SMALLEST + 1 and stream.finish() is None
+
+
+def single(stream: Stream, first: int, last: int) -> list[Event | None]:
+    """Images number `first` to `last` - 1, one by one."""
+    return [stream.take(views(stream, number, 1), [number]).event for number in range(first, last)]
+
+
+def test_early_windows_are_learned_from_later(varied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, once the source model has seen enough classes: no image is lost, none is learned twice."""
+    stream, learned = streamed(varied(), batch=1, lr=1e-3), []
+    learn = stream.method.learn
+    monkeypatch.setattr(stream.method, "learn", lambda batch: learned.append(batch.index.tolist()) or learn(batch))
+    single(stream, 0, FEWEST - 1)
+    assert not learned
+    single(stream, FEWEST - 1, FEWEST + 8 * SMALLEST)
+    windows = [list(range(at, at + SMALLEST)) for at in range(0, FEWEST + 8 * SMALLEST, SMALLEST)]
+    assert learned[:4] == [windows[0], windows[7], windows[1], windows[8]]
+    assert sorted(learned) == windows
+
+
+def test_early_windows_of_one_class_are_never_learned_from(varied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, source = streamed(varied(), batch=1, lr=0.5), state_of(varied())
+    same = one_class(stream, 0)
+    for number in range(2 * FEWEST):
+        stream.take(tuple(view[:1] for view in same), [number])
+    assert same_bits(state_of(stream.method.model), source)
+    assert stream.guard is not None and not stream.guard.early
+
+
+def test_a_window_of_smaller_batches_learns_faster(varied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In proportion to the batches that it stands for, as far as the method bears it. Tent does not."""
+    assert streamed(varied(), batch=1).guard.faster == 1.0  # type: ignore[union-attr]
+    monkeypatch.setattr(Tent, "window_rate", 5.0)
+    for batch, factor in ((1, 5.0), (4, 2.0), (8, 1.0), (16, 1.0)):
+        stream = streamed(varied(), batch=batch, lr=1e-3)
+        event = next(filter(None, single(stream, 0, FEWEST + 16)))
+        assert event.lr == pytest.approx(1e-3 * factor)
+
+
+def test_a_stream_resumes_with_its_early_windows(varied: Any) -> None:
+    first, second = (streamed(varied(), batch=1, lr=1e-3) for _ in range(2))
+    single(first, 0, 5 * SMALLEST + 3)
+    second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
+    for stream in (first, second):
+        single(stream, 5 * SMALLEST + 3, FEWEST + 2 * SMALLEST)
+    assert first.guard is not None and first.guard.updates
+    assert same_bits(first.state_dict(), second.state_dict())
 
 
 def test_an_alarm_halves_the_learning_rate(varied: Any) -> None:

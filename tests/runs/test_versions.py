@@ -139,7 +139,7 @@ def test_a_stream_continues_from_where_it_went_back_to(
     """Its predictions stay, and nothing of what it had learned since is learned again."""
     settings: dict[str, Any] = {"method": "tent", "lr": 0.5, "batch": 4, "save_every": 1, "guard": guard}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dept.runs.guarded.SMALLEST", 4)
+        patch.setattr("dept.methods.tent.Tent.fewest_images", 4)
         patch.setattr("dept.health.guard.FEWEST", 1)
         patch.setattr("dept.health.guard.VARIETY", 0.0)
         stream_into(source_run.file, target_images, out=tmp_path, **settings)

@@ -1,6 +1,6 @@
 """The guard of a stream: what is watched without labels, and what follows from it.
 
-The source model is asked about the same images as the adapted one, on every fourth update. Two questions:
+The source model is asked about the same images as the adapted one, on every fourth update or fewer. Two questions:
 
 - May these images be learned from? Only if the source model sees about as many classes among them as it would in
   images with the source's class shares. Sorted streams, a single class, noise and blank images fail here, and so does a
@@ -25,8 +25,9 @@ from torch import Tensor
 
 from dept.health.prior import total_variation
 
-EVERY = 4
-"""updates per look at the source model: a quarter of a forward, 4 % of a step of DePT"""
+EVERY, RAREST, QUIET = 4, 16, 8
+"""updates per look at the source model: at least 4, at most 16, in between an eighth of those since the last pause or
+alarm. A look is a forward, half an update of the cheapest methods"""
 FEWEST = 64
 """source predictions that class variety is judged by"""
 WINDOW = 512
@@ -140,6 +141,7 @@ class Guard:
         """shares: expected of the classes, in the order of the logits; pauses: whether few classes are a reason to."""
         self.shares, self.pauses = tuple(shares), pauses
         self.turns = self.calm = self.alarms = self.strikes = self.last_alarm = 0
+        self.last_look = self.last_event = 0
         self.paused = self.suspicious = self.stopped = False
         self.excess, self.damping = 0.0, 1.0
         self.notices: list[Notice] = []
@@ -156,10 +158,13 @@ class Guard:
     def due(self) -> bool:
         """Whether the source model is to be asked in this turn."""
         unsure = self.paused or self.suspicious or len(self.source) < FEWEST
-        return not self.stopped and (unsure or self.turns % EVERY == 0)
+        every = min(RAREST, max(EVERY, (self.turns - self.last_event) // QUIET))
+        looking = self.turns == self.last_look  # a turn may have several groups of images
+        return not self.stopped and (unsure or looking or self.turns - self.last_look >= every)
 
     def look(self, logits: Tensor) -> None:
         """What the source model says about (some) images of this turn: (B, C)."""
+        self.last_look = self.turns
         sure, labels = logits.softmax(dim=-1).max(dim=-1)
         self._looked = torch.cat([self._looked, labels.cpu()])
         self._sure = torch.cat([self._sure, sure.float().cpu()])
@@ -178,6 +183,11 @@ class Guard:
                 return False
             self._weigh(labels)
         return not self.paused
+
+    @property
+    def undecided(self) -> bool:
+        """Whether too few images have come to say if they may be learned from."""
+        return self.pauses and not self.stopped and len(self.source) < FEWEST and not self.paused
 
     def _weigh(self, labels: Tensor) -> None:
         """Pause if the source sees too few classes among the newest images; go on when it sees enough again."""
@@ -248,6 +258,7 @@ class Guard:
         return action
 
     def _note(self, action: Action, reason: str) -> None:
+        self.last_event = self.turns
         self.notices.append(Notice(action, reason, self.turns + 1))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -255,6 +266,7 @@ class Guard:
         counts = [self.turns, self.calm, self.alarms, self.strikes, self.last_alarm]
         return {
             "counts": torch.tensor(counts),
+            "last": torch.tensor([self.last_look, self.last_event]),
             "flags": torch.tensor([self.paused, self.suspicious, self.stopped]),
             "levels": torch.tensor([self.excess, self.damping], dtype=torch.float64),
             "pairs": torch.stack([self.source, self.own]),
@@ -267,6 +279,9 @@ class Guard:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Inverse of `state_dict`."""
         self.turns, self.calm, self.alarms, self.strikes, self.last_alarm = state["counts"].tolist()
+        # A stream of an earlier version has none: then it is looked at as often as in the beginning.
+        older = torch.tensor([self.turns - (not len(state["looked"])), self.turns])
+        self.last_look, self.last_event = state.get("last", older).tolist()
         self.paused, self.suspicious, self.stopped = state["flags"].tolist()
         self.excess, self.damping = state["levels"].tolist()
         self.source, self.own = (labels.clone().cpu() for labels in state["pairs"])

@@ -80,6 +80,8 @@ class Method:
     networks: ClassVar[int] = 1  # networks that are scored: 2 with a teacher
     assumes_balance: ClassVar[bool] = False  # whether it pushes towards predicting all classes equally often
     sorted_classes: ClassVar[bool] = False  # whether it is made for streams whose classes come in blocks
+    fewest_images: ClassVar[int] = 8  # per update under guard: from single images a method learns its own mistakes
+    window_rate: ClassVar[float] = 1.0  # largest factor on its learning rate if these stand for several smaller batches
 
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones

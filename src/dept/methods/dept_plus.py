@@ -5,26 +5,31 @@ in NEO, so that the first labels come from a model that no longer leans to a few
 confident while their mean stays even, and each image learns the label of its nearest class centroid, recomputed every
 epoch (SHOT's three terms). A strong view of the image learns the same label, as in DePT: what is learned must not
 depend on colours and crops. The weights of the head stay fixed, so that classes keep their meaning.
-Where a batch is too small to hold all classes, its mean prediction is completed by that of all images. Where the class
-shares of the target are declared (`prior`), the mean prediction is to have those instead of even ones.
+Where a batch is too small to hold all classes, its mean prediction is completed by that of all images.
+How far the source model is to be trusted shows when the head is re-centred: a model that is right keeps its labels, one
+that is lost changes most of them. The more stay, the more the class shares that the model sees count as the target's,
+and the less even ones. And the less a centroid label counts if the nearest neighbours disagree with it: centroids of
+absent or rare classes take images from others. Shares that the user declares (`prior`) are taken as they are.
 Prompts are steered by Adam, in steps relative to their size: a LayerNorm reads them first, so that only their direction
 counts. Prompts of a trained model are small, those that begin as tokens of an image up to 300 times as large.
 In a stream there are no centroid labels, and the small steps of SGD are enough. The head follows the running mean of
 the features, the more so the more classes have been predicted: the mean of a single class is that class, not a shift.
 Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
-far from balanced and nobody says so (preset `unbalanced` leaves out what pulls them there).
+far from balanced, the source model is mostly wrong, and nobody says so (preset `unbalanced` leaves out what pulls to
+even shares).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dept.core import losses
+from dept.core.bank import MemoryBank
 from dept.core.select import select
 from dept.core.vit import Output
 from dept.data.loader import Batch
@@ -38,7 +43,7 @@ IMAGES_PER_CLASS = 4
 BETA = 0.99
 """β₂ of Adam: its scale follows the gradients of the last hundred steps, in runs of a few hundred"""
 LEAST_SHARE = 1e-3
-"""of a class that is declared to be rarer: a prediction of it has a price, but not an infinite one"""
+"""of a class that is expected to be rarer: a prediction of it has a price, but not an infinite one"""
 SGD = {"optimizer": "sgd", "lr": 5e-3, "clip": 1.0}
 """DePT's own steps"""
 CLASSES = 8
@@ -57,8 +62,9 @@ class DePTPlus(Method):
     assumes_balance = True
     needs_prompts = True
     enough_steps = 300
+    window_rate = 5.0
     reuses_forward = True
-    state_names = ("mean", "predicted", "labels")
+    state_names = ("mean", "predicted", "labels", "weights", "expected", "trusted")
 
     @dataclass(frozen=True)
     class Config(OfflineConfig):
@@ -84,6 +90,10 @@ class DePTPlus(Method):
         """the head takes up the mean of the target features: before the first step, or batch by batch in a stream"""
         view: Literal["weak", "test"] = "weak"
         """the view that is learned from without labels"""
+        trust: bool = True
+        """offline: judge the source model by the labels that re-centring keeps; without, it is taken to be lost"""
+        neighbours: int = 10
+        """k, nearest images whose mean prediction a centroid label is compared with (at most a fifth of all)"""
 
     config: Config
     presets = {
@@ -108,7 +118,11 @@ class DePTPlus(Method):
         self.source_bias = self.model.head.bias.detach().clone()
         self.mean = torch.zeros_like(self.model.head.weight[0])
         self.predicted = torch.zeros_like(self.source_bias)
-        self.labels: Tensor | None = None
+        self.labels: Tensor | None = None  # ŷ, (n,)
+        self.weights: Tensor | None = None  # v, (n,)
+        self.trusted = self.mean.new_zeros(())  # λ, ()
+        declared = self.declared_shares
+        self.expected = self.mean.new_tensor(declared).clamp_min(LEAST_SHARE) if declared else None  # π, (C,)
         if self.model.prompts is not None:
             self.sizes = self.model.prompts.detach().square().mean(dim=(1, 2), keepdim=True).sqrt()
 
@@ -134,8 +148,14 @@ class DePTPlus(Method):
         """Re-centre the head, then label all images: one pass, because features do not depend on the head."""
         features, logits, index = read_all(self.model, passes)
         if self.config.recentre:
+            before = logits.argmax(dim=1)
             self._shift_head(features.mean(dim=0))
             logits = self.model.head(features)
+            after = logits.argmax(dim=1)
+            if self.config.trust:
+                self.trusted = trust(before, after)
+                if not self.declared_shares:
+                    self.expected = seen_shares(after, self.trusted, logits.shape[1])
         self._label(features, logits, index)
 
     def refresh(self, passes: Passes, epoch: int) -> None:
@@ -144,21 +164,26 @@ class DePTPlus(Method):
 
     @torch.no_grad()
     def _label(self, features: Tensor, logits: Tensor, index: Tensor) -> None:
-        """Centroid labels (n,) of all images, and how often each class is predicted (C,)."""
+        """Centroid labels (n,) of all images, what they count for (n,), and how often each class is predicted (C,)."""
         probabilities = logits.softmax(dim=-1)
         self.predicted = probabilities.sum(dim=0)
-        self.labels = torch.empty_like(index)
-        self.labels[index] = centroid_labels(features, probabilities)
+        labels, weights = centroid_labels(features, probabilities), torch.ones_like(features[:, 0])
+        if self.trusted:
+            doubted = neighbours_labels(features, probabilities, self.config.neighbours) != labels
+            weights[doubted] -= self.trusted
+        self.labels, self.weights = torch.empty_like(index), torch.empty_like(weights)
+        self.labels[index], self.weights[index] = labels, weights
 
     def _shift_head(self, mean: Tensor) -> None:
         head = self.model.head
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, mean))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = H(p) + w_class KL(p̄ ‖ π) + w_label CE(p, ŷ) + w_strong CE(s, ŷ)   [DePT+ Eq. L]
+        """L = H(p) + w_class KL(p̄ ‖ π) + w_label v CE(p, ŷ) + w_strong v CE(s, ŷ)   [DePT+ Eq. L]
 
-        p and s are predictions of the weak and the strong view, ŷ is the nearest class centroid, π the declared class
-        shares. Without them KL is to even ones, which is -H(p̄) but for a constant.
+        p and s are predictions of the weak and the strong view. ŷ is the nearest class centroid and v what it counts
+        for: 1, or 1 - λ where the neighbours see another class. π are the expected class shares; without any, KL is to
+        even ones, which is -H(p̄) but for a constant.
         """
         config, count = self.config, len(batch.index)
         both = self.model.read(batch.views[0] if self.labels is None else torch.cat(batch.views))
@@ -170,9 +195,10 @@ class DePTPlus(Method):
         if config.w_class:
             share = min(1.0, len(logits) / (IMAGES_PER_CLASS * logits.shape[1]))
             rest = self.predicted / self.predicted.sum()
-            terms["class_diversity"] = config.w_class * unevenness(logits, rest, share, self.declared_shares)
-        if self.labels is not None:
-            labels = self.labels[batch.index.to(self.labels.device)]
+            terms["class_diversity"] = config.w_class * unevenness(logits, rest, share, self.expected)
+        if self.labels is not None and self.weights is not None:
+            index = batch.index.to(self.labels.device)
+            labels = self.weights[index].unsqueeze(1) * F.one_hot(self.labels[index], logits.shape[1])
             if config.w_label:
                 terms["label"] = config.w_label * losses.cross_entropy(logits, labels)
             if config.w_strong:
@@ -208,14 +234,33 @@ def variety(predicted: Tensor) -> float:
     return min(1.0, (effective - 1) / (min(len(predicted), CLASSES) - 1))
 
 
-def unevenness(logits: Tensor, rest: Tensor, share: float, expected: Sequence[float] = ()) -> Tensor:
+def trust(before: Tensor, after: Tensor) -> Tensor:
+    """λ = max(0, 2a - 1) of labels (n,) before and after re-centring, a: the share that is the same   [DePT+ Eq. λ]"""
+    return (2 * (before == after).float().mean() - 1).clamp_min(0)
+
+
+def seen_shares(labels: Tensor, trusted: Tensor, classes: int) -> Tensor:
+    """π = λ n + (1 - λ)/C, n: how often each class is among the labels (n,) -> (C,)   [DePT+ Eq. π]"""
+    seen = torch.bincount(labels, minlength=classes) / len(labels)
+    return torch.lerp(torch.full_like(seen, 1 / classes), seen, trusted).clamp_min(LEAST_SHARE)
+
+
+def neighbours_labels(features: Tensor, probabilities: Tensor, neighbours: int) -> Tensor:
+    """The class that the k nearest images predict on average, by cosine of centred features: (n, D), (n, C) -> (n,)"""
+    count = len(features)
+    bank = MemoryBank(count, features.shape[1], probabilities.shape[1], features.device)
+    slots = bank.write(features - features.mean(dim=0), probabilities)
+    return probabilities[bank.nearest(slots, neighbours)].mean(dim=1).argmax(dim=1)
+
+
+def unevenness(logits: Tensor, rest: Tensor, share: float, expected: Tensor | None = None) -> Tensor:
     """-H(m) / s of m = s p̄ + (1 - s) r: the mean prediction p̄ of a batch, completed by r of all images.
 
-    With expected class shares π it is KL(m ‖ π) / s instead. Divided by s, so that the pull on a batch does not fade
-    with its share of the mean. (B, C), (C,) -> ()
+    With expected class shares π (C,) it is KL(m ‖ π) / s instead. Divided by s, so that the pull on a batch does not
+    fade with its share of the mean. (B, C), (C,) -> ()
     """
     mean = share * logits.softmax(dim=-1).mean(dim=0) + (1 - share) * rest
     divergence = (mean * (mean + 1e-8).log()).sum()
-    if expected:
-        divergence = divergence - (mean * mean.new_tensor(expected).clamp_min(LEAST_SHARE).log()).sum()
+    if expected is not None:
+        divergence = divergence - (mean * expected.log()).sum()
     return divergence / share

@@ -18,8 +18,6 @@ from dept.methods.base import Method, Progress, part, prefixed
 from dept.models.model import Model
 from dept.models.stats import source_shares
 
-SMALLEST = 8
-"""images per update: fewer are gathered first, because single images teach a method its own mistakes (docs/guard.md)"""
 SNAPSHOTS = 4
 SNAPSHOT_BYTES = 2**28
 """of all snapshots together; methods that tune a whole model keep fewer"""
@@ -36,18 +34,21 @@ class Guarded:
         self.method = method
         self.source = method.adapter()
         self.guard = Guard(expected_shares(method), pauses=not method.sorted_classes)
-        self.window = max(SMALLEST, method.config.batch)
+        self.window = max(method.fewest_images, method.config.batch)
+        # The linear rule of large batches, where a method bears it: a step on the mean of k batches replaces k steps.
+        self.faster = min(method.window_rate, self.window / method.config.batch)
+        self.early: list[Batch] = []  # windows that came before the source model had seen enough images
         self.updates = self.taken = 0
         self.ring: list[dict[str, Tensor]] = []
 
     # -- the verbs of a method -----------------------------------------------------------------------------
 
     def at(self, progress: Progress) -> None:
-        """Told before every turn; learning rates are damped after an alarm."""
+        """Told before every turn; learning rates fit the window, and are damped after an alarm."""
         self.guard.turns = progress.step
         self.method.at(progress)
         for group in self.method.optimizer.param_groups if self.method.optimizer else ():
-            group["lr"] *= self.guard.damping
+            group["lr"] *= self.guard.damping * self.faster
 
     def observe(self, test: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float] | None]:
         """Predict a batch, and learn from it if that is allowed. No terms: nothing was learned.
@@ -56,7 +57,7 @@ class Guarded:
         """
         self._look(test)
         terms, broken = None, ""
-        if self.guard.allowed() and len(batch.index) >= SMALLEST:
+        if self.guard.allowed() and len(batch.index) >= self.method.fewest_images:
             try:
                 logits, terms = self.method.observe(test, batch)
             except Diverged:
@@ -85,15 +86,25 @@ class Guarded:
     def learn(self, batch: Batch) -> dict[str, float] | None:
         """The update from images that were predicted before, if that is allowed."""
         allowed, found, terms = self.guard.allowed(), self.guard.harm(), None
-        if not found and allowed and len(batch.index) >= SMALLEST:
+        if self.guard.undecided:
+            self.early.append(batch)
+        elif not found and allowed and len(batch.index) >= self.method.fewest_images:
             try:
-                terms = self.method.learn(batch)
+                terms = self._learn(batch)
             except Diverged:
                 found = "its parameters are no longer finite"
         if found:
             self._go_back(found)
+        if found or self.guard.paused:
+            self.early.clear()
         self._turn_over(terms)
         return terms
+
+    def _learn(self, batch: Batch) -> dict[str, float]:
+        """The updates from a window, after those from an early one: one at a time, so that no image waits long."""
+        if self.early:
+            self.method.learn(self.early.pop(0))
+        return self.method.learn(batch)
 
     # -- the source model, and the way back ----------------------------------------------------------------
 
@@ -164,6 +175,9 @@ class Guarded:
         """Guard, counters and snapshots; the method's own state is not part of it."""
         state = prefixed("watch", self.guard.state_dict())
         state["counters"] = torch.tensor([self.updates, self.taken])
+        for number, batch in enumerate(self.early):
+            views = {str(place): view for place, view in enumerate(batch.views)}
+            state |= prefixed(f"early.{number}", {"index": batch.index, **prefixed("views", views)})
         for number, snapshot in enumerate(self.ring):
             state |= prefixed(f"ring.{number}", snapshot)
         return state
@@ -172,6 +186,11 @@ class Guarded:
         """Inverse of `state_dict`."""
         self.guard.load_state_dict(part(state, "watch"))
         self.updates, self.taken = state["counters"].tolist()
+        device = self.method.model.head.weight.device
+        self.early = []
+        while window := part(state, f"early.{len(self.early)}"):
+            views = [view.to(device) for _, view in sorted(part(window, "views").items())]
+            self.early.append(Batch(tuple(views), window["index"].clone().cpu()))
         self.ring = []
         while snapshot := part(state, f"ring.{len(self.ring)}"):
             self.ring.append({name: tensor.clone() for name, tensor in snapshot.items()})

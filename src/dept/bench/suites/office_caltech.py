@@ -1,7 +1,7 @@
 """`office-caltech`: Office-Caltech-10, three sources and six shifts; settings as chosen in `pacs-styles`.
 
 ViT-Ti/16 at 128 px, trained as in `pacs-mini` but for 12 epochs (there are fewer images); at most 500 target images,
-200 steps, seed 0, bf16.
+200 steps, seed 0; some rows in bf16.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`pacs-few`: targets with three of the seven classes, from the photo model of `pacs-mini`: class shares are unlike the
-source's, and nobody says so. At most 500 images, 200 steps, seed 0, bf16.
+source's, and nobody says so. At most 500 images, 200 steps, seed 0; some rows in bf16.
 """
 
 from __future__ import annotations

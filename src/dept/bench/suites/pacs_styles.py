@@ -10,11 +10,12 @@ from typing import Any
 
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import BATCH, BF16, ON_PROMPTS, source
+from dept.bench.suites.pacs_mini import BATCH, BLIND, ON_PROMPTS, source
 from dept.methods.dept_plus import SGD
 
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 CHANGES: dict[str, dict[str, Any]] = {
+    "without trust": BLIND,
     "weak views alone": {"w_strong": 0.0},
     "not re-centred": {"recentre": False},
     "no labels": {"w_label": 0.0},
@@ -33,10 +34,10 @@ SUITE = Suite(
         Row("Source", "source", "G", config=RUN),
         Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS),
         Row("NOTELA on prompts", "notela", "G", config=RUN),
-        Row("DePT+", "dept+", "G", config=RUN, extra=BF16),
-        Row("DePT+, SGD", "dept+", "G", tag="-1", config=RUN | SGD),
+        Row("DePT+", "dept+", "G", config=RUN),
+        Row("DePT+ without trust, SGD", "dept+", "G", tag="-1", config=RUN | BLIND | SGD),
         *(
-            Row(f"DePT+, {name}", "dept+", "G", tag=f"-{number}", config=RUN | changes, extra=BF16)
+            Row(f"DePT+, {name}", "dept+", "G", tag=f"-{number}", config=RUN | changes)
             for number, (name, changes) in enumerate(CHANGES.items(), 2)
         ),
     ),
