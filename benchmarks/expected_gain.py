@@ -51,7 +51,16 @@ def judged(one: Stored) -> tuple[Expected, float]:
     accuracy = one.result.get("expected", {}).get("accuracy")  # of source models with a card
     made_by = one.result["auto"]["kept"] if one.cell.method == "auto" else one.cell.method
     optimised = methods.get(made_by).assumes_balance
-    said = expected_gain(before, after, changed, len(found["after"]), prior, optimised=optimised, accuracy=accuracy)
+    said = expected_gain(
+        before,
+        after,
+        changed,
+        len(found["after"]),
+        prior,
+        differ=one.result.get("expected", {}).get("shares") == "unknown",
+        optimised=optimised,
+        accuracy=accuracy,
+    )
     return said, one.result["gain"]
 
 
