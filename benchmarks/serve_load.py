@@ -313,6 +313,10 @@ def run(sizes: Sizes, weights: Path | None, *, tiny: bool) -> dict[str, Any]:
         found["throughput"] = throughput(server, sizes, images)
         found["hot_swap"] = hot_swap(server, sizes, images)
         server.stop()
+        if not tiny:
+            server = Server(file, folder / "adapters", "--batch", sizes.batch, "--amp")
+            found["throughput_bf16"] = throughput(server, sizes, images)
+            server.stop()
         found["adversity"] = adversity(file, folder / "adapters", sizes, images)
         found["drain"] = drain(file, folder / "adapters", sizes, images)
         found["resident"] = resident(file, model, folder, sizes)

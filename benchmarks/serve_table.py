@@ -18,8 +18,16 @@ def table(*found: Found) -> str:
 
 
 def throughput_rows(found: Found) -> list[str]:
+    """In fp32, and in bf16 where that was measured."""
+    model = "tiny ViT" if found["arch"] == "tiny" else "ViT-Ti/16"
+    measured = {model: "throughput", f"{model}, bf16": "throughput_bf16"}
+    return [
+        row for name, kind in measured.items() if kind in found for row in load_rows(name, found["sizes"], found[kind])
+    ]
+
+
+def load_rows(model: str, sizes: Found, measured: Found) -> list[str]:
     """Medians of requests. HTTP is what decoding, queue and forward leave of them."""
-    sizes, model = found["sizes"], "tiny ViT" if found["arch"] == "tiny" else "ViT-Ti/16"
     loads = {
         "mixed": f"{sizes['domains']} domains, {sizes['clients']} clients",
         "one_domain": f"1 domain, {sizes['clients']} clients",
@@ -27,7 +35,7 @@ def throughput_rows(found: Found) -> list[str]:
     }
     lines = []
     for kind, load in loads.items():
-        row = found["throughput"][kind]
+        row = measured[kind]
         times = [row[f"median_{name}"] for name in TIMES]
         cells = [row["per_second"], row["p50_ms"], row["p99_ms"], row["p50_ms"] - sum(times), *times]
         shown = " | ".join(f"{cell:,.1f}" for cell in cells)

@@ -66,6 +66,7 @@ CHANGES = (
     Change("speed", "--batch (8|32)", "--batch 4", "takes minutes"),
     Change("speed", "(.*compare_full.py.*)", rf"\1 --arch {ARCH} --batch 1 --iters 1", "a ViT-B/16 takes minutes"),
     Change("speed", "(.*compare_step.py.*)", rf"\1 --arch {ARCH} --batch 1 --bank 99 --iters 1", "takes minutes"),
+    Change("speed", "(.*bf16_speed.py --measure)", r"\1 --iters 1 --size 32", "takes minutes"),
     Change("protocols|reproduce", "(dept bench pacs-mini --data.*)", rf"\1 {ROWS}", "all rows take a day"),
     Change("reproduce", r"(dept bench visda .* vit_base\S+)", r"\1 --methods tent --seeds 2020", "it takes weeks"),
     Change("reproduce", "(dept bench visda --data.*)", r"\1 --max-iters 2 --limit 12", "one row takes hours"),

@@ -8,7 +8,6 @@ real digit was looked at.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,11 @@ from PIL import Image
 from dept import methods
 from dept.bench.suites.digits import ADAPTING, AUGMENT, CLASSES, EMBEDDED, PROMPTS, STAGES, TRAINING
 from dept.data.digits import real_digits, rendered_digits, write_digits
+from dept.data.images import find_labelled, label_shares
+from dept.data.loader import Runtime
 from dept.errors import UsageError
 from dept.io import write_atomic
+from dept.models.files import load_model, save_model
 from dept.models.model import Model, create_model
 from dept.report.blocks import Section
 from dept.report.measure import Measured, ReportOptions
@@ -33,9 +35,11 @@ from dept.runs.adapt import AdaptRun, adapt
 from dept.runs.check import CheckOptions, check
 from dept.runs.folder import Listener, silent
 from dept.runs.judge import judge
+from dept.runs.profile import measure_profile
 from dept.runs.train import train
 
 RENDERED = 20_000  # a tenth of them is held out
+FOR_CARD = 1_000  # rendered anew, for what the embedded model's card says
 LABELS = 30  # that `dept judge` gets
 WRONG = "wrong"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -151,7 +155,7 @@ def run_demo(
         runs: dict[str, AdaptRun] = {}
         for case, (method, own) in CASES.items():
             begun = time.perf_counter()
-            # The file does not say how frequent its classes were. Digits are about equally frequent.
+            # Of the handwritten ones it is known, without labels, that they are about equally frequent.
             options = (
                 own | (settings if case == "dept" else {}) | {"seed": seed, "listener": listener, "prior": "uniform"}
             )
@@ -173,11 +177,20 @@ def _source_file(folder: Path, variant: str, retrain: bool, seed: int, listener:
     """The variant's source model: embedded, trained by an earlier demo, or trained now."""
     file = folder / "model.safetensors"
     if not retrain and variant == "G":
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.copyfile(EMBEDDED, file))
+        return save_model(_with_card(load_model(EMBEDDED)), file)
     if file.exists() and not retrain:
         return file
     return train_source(folder, variant=variant, seed=seed, listener=listener)
+
+
+def _with_card(model: Model) -> Model:
+    """The embedded model, whose file has no card, with that of digits that it was not trained on."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_digits(Path(folder), rendered_digits(FOR_CARD, seed=1))
+        images = find_labelled(folder)
+        profile = measure_profile(model, images, Runtime())
+    model.card = replace(model.card, prior=label_shares(images), profile=profile)
+    return model
 
 
 def _title(case: str, variant: str) -> str:

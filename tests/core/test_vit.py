@@ -417,6 +417,39 @@ def test_bf16_is_close_and_comes_back_as_fp32() -> None:
         assert torch.allclose(one, two, atol=0.05 * float(one.abs().max())) and not torch.equal(one, two)
 
 
+def fused(model: Model) -> set[bool]:
+    return {module.fused_attn for module in model.backbone.modules() if hasattr(module, "fused_attn")}
+
+
+def test_attention_is_one_kernel_but_in_bf16_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = tiny_model(), []
+    kernel = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *q, **k: calls.append(1) or kernel(*q, **k))
+    images = torch.randn(2, 3, 32, 32)
+    for amp, expected in ((False, len(model.backbone.blocks)), (True, 0), (False, len(model.backbone.blocks))):
+        calls.clear()
+        model.configure(amp=amp)
+        model(images)
+        assert len(calls) == expected and fused(model) == {not amp}
+
+
+def test_attention_in_two_products_equals_the_kernel() -> None:
+    model = tiny_model().double()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    found = []
+    for module_fused in (True, False):
+        for module in model.backbone.modules():
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = module_fused
+        output = model.read(images, aggregated=True)
+        loss = output.logits.square().sum() + sum(tokens.square().sum() for tokens in output.prompts)
+        found.append(
+            (output.logits, *torch.autograd.grad(loss, [model.prompts, model.backbone.blocks[0].attn.qkv.weight]))
+        )
+    for one, two in zip(*found, strict=True):
+        assert torch.allclose(one, two, atol=1e-10)
+
+
 def without_cache(model: Model, images: Tensor, adapter: Adapter | None = None) -> Tensor:
     """The same forward with gradients on, which keeps nothing from call to call."""
     return model.read(images, adapter=adapter).logits.detach()

@@ -96,6 +96,15 @@ def test_it_learns(source_images: Path, tmp_path: Path) -> None:
     assert run.result["accuracy"] > 0.6
 
 
+def test_bf16_is_for_the_run_only(source_images: Path, tmp_path: Path) -> None:
+    runs = [train(tiny_model(), source_images, out=tmp_path / str(amp), amp=amp, **TINY) for amp in (False, True)]
+    assert [run.result["protocol"]["amp"] for run in runs] == [False, True]
+    exact, rough = (model_bits(run)["head.weight"] for run in runs)
+    assert rough.dtype == torch.float32 and not torch.equal(exact, rough)
+    assert torch.allclose(exact, rough, atol=0.1 * float(exact.abs().max()))
+    assert not runs[1].model.amp
+
+
 def test_the_best_epoch_is_kept_not_the_last(
     source_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

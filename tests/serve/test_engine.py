@@ -10,7 +10,9 @@ from serve_support import write_adapter
 
 from dept.models.files import load, read_model, save_model
 from dept.serve.engine import Engine
+from dept.serve.options import ServeOptions
 from dept.serve.pool import Entry, Pool
+from dept.serve.service import Service
 from support import random_batch, same_bits, state_of, tiny_model, tiny_resnet
 
 
@@ -30,6 +32,15 @@ def test_a_mixed_batch_gives_the_logits_of_separate_models(pool: Pool, model_fil
         alone = load(model_file, adapter=None if name == "source" else adapters / f"{name}.safetensors")
         expected = alone(images[row : row + 1]).detach()[0]
         assert torch.allclose(found[row], expected, atol=1e-5), name
+
+
+def test_bf16_where_the_server_is_asked_for_it(model_file: Path, adapters: Path) -> None:
+    images, found = random_batch("t", 6).views[0], {}
+    for amp in (False, True):
+        service = Service(model_file, adapters, ServeOptions(amp=amp, no_auth=True))
+        found[amp] = service.engine.logits(images, [service.pool.get(name) for name in "ab" * 3])
+    assert not torch.equal(found[True], found[False])
+    assert torch.allclose(found[True].softmax(dim=1), found[False].softmax(dim=1), atol=0.1)
 
 
 def test_lanes_keep_apart_what_cannot_share_a_batch(pool: Pool) -> None:

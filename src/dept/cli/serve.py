@@ -25,8 +25,8 @@ COMMAND = Command(
 Several servers may share the folder of adapters: a change made through one is served by all within two seconds.
 SIGTERM or Ctrl-C answers what has been accepted, then ends. Needs the extra `serve`. The API is in docs/serve.md.""",
     {"Input": ServeInput, "Server": "dept.serve.options:ServeOptions"},
-    common=("adapters", "host", "port", "token_file", "no_auth", "workers", "device", "batch", "wait_ms", "queue",
-            "rate", "allow_folder"),
+    common=("adapters", "host", "port", "token_file", "no_auth", "workers", "device", "amp", "batch", "wait_ms",
+            "queue", "rate", "allow_folder"),
 )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ COMMAND = Command(
     "Train a source model on labelled images of one or several domains.",
     {"Input": TrainInput, "Output": RunOutput, "Model": NewModel, "Run": "dept.runs.train:TrainOptions"},
     common=("resume", "overwrite", "json", "arch", "stages", "prompts", "weights", "preset", "seed", "device",
-            "workers", "lr", "batch", "epochs"),
+            "workers", "amp", "lr", "batch", "epochs"),
     setting="train",
     method="multi-source-training",
 )  # fmt: skip

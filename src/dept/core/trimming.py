@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dept.core.blocks import call, is_block, project, scaled
+from dept.core.blocks import attend, call, is_block, project, scaled
 from dept.core.frozen_mlp import mlp, sliceable
 
 Prefix: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -93,8 +92,7 @@ def _trimmed_block(
     if keep_prompts:
         q = torch.cat([q, q_z], dim=2)
         rows = torch.cat([rows, z.expand(size, -1, -1)], dim=1)
-    dropout = attn.attn_drop.p if attn.training else 0.0
-    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
+    mixed = attend(attn, q, k, v)
     scale_norm = getattr(attn, "norm", None)  # only newer timm releases have it
     mixed = mixed if scale_norm is None else scale_norm(mixed)
     rows = rows + scaled(block, 1, attn.proj_drop(attn.proj(mixed)))

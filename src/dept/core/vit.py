@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from dept.core.adapter import Adapter
-from dept.core.blocks import call, check_promptable, embed, is_transformer, rotations
+from dept.core.blocks import call, check_promptable, embed, fuse_attention, is_transformer, rotations
 from dept.core.collective import all_rows, own_rows
 from dept.core.domains import Domains
 from dept.core.projection import ProjectionHead
@@ -145,6 +145,7 @@ class AdaptedModel(nn.Module):
             name = type(self.backbone).__name__
             raise ValueError(f"checkpointing needs the blocks of timm's VisionTransformer or Eva; this is a {name}.")
         self.amp, self.checkpointing = amp, checkpointing
+        fuse_attention(self.backbone, amp=amp)
         if compile:
             self._features = torch.compile(self._features)  # type: ignore[method-assign]
 

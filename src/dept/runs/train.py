@@ -45,6 +45,8 @@ class TrainOptions(JobOptions):
 
     fit_length: bool = True
     """with few images: smaller batches and more epochs than the default ones (never with a preset)"""
+    amp: bool = False
+    """run the backbone in bf16 (where the hardware has it); weights and losses stay in fp32"""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def train(
     )
     model.domains = None  # of an earlier training
     initial = fingerprint(model.to(runtime.device))
+    model.configure(amp=options.amp)
     check_inputs(model=initial)
     if isinstance(made, MultiSourceTraining.Config):
         method: SourceTraining = MultiSourceTraining(
@@ -275,6 +278,7 @@ class TrainJob(Job):
         return {"domains": rows, "notes": self.notes}
 
     def write(self, result: Result) -> None:
+        self.model.configure()  # what is done with the model afterwards is in fp32 unless asked otherwise
         summary = {"preset_config": asdict(self.learner.config), "seed": self.options.seed}
         with_history(self.model, training=summary | {"held_out_accuracy": self.best_accuracy, **self.domains})
         profile = measure_profile(self.model, self.held_out.union, self.runtime)

@@ -27,6 +27,8 @@ class ServeOptions:
     """server processes; each holds the backbone"""
     device: str = "auto"
     """cpu, cuda, mps or auto"""
+    amp: bool = False
+    """predict in bf16: faster where the hardware has it, and a little less exact"""
     batch: int = 32
     """images per forward pass, at most"""
     wait_ms: float = 5.0

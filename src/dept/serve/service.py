@@ -92,6 +92,7 @@ class Service:
         self.model, sha = read_model(model)
         device = resolve_device(options.device)
         self.model = self.model.to(device).eval().requires_grad_(False)
+        self.model.configure(amp=options.amp)
         self.pool = Pool(self.model, sha, adapters, keep=options.keep_versions)
         self.adopted, self.refused = self.pool.adopt()
         self.engine = Engine(self.model)
