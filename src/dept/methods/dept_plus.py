@@ -10,10 +10,12 @@ How far the source model is to be trusted shows when the head is re-centred: a m
 that is lost changes most of them. The more stay, the more the class shares that the model sees count as the target's,
 and the less even ones. And the less a centroid label counts if the nearest neighbours disagree with it: centroids of
 absent or rare classes take images from others. Shares that the user declares (`prior`) are taken as they are.
-Prompts are steered by Adam, in steps relative to their size: a LayerNorm reads them first, so that only their direction
-counts. Prompts of a trained model are small, those that begin as tokens of an image up to 300 times as large.
-In a stream there are no centroid labels, and the small steps of SGD are enough. The head follows the running mean of
-the features, the more so the more classes have been predicted: the mean of a single class is that class, not a shift.
+Class shares count most at the start and least at the end: far from the source, a class that is not found early is not
+found at all, but the target's shares need not be exactly those that are expected.
+Steps are relative to the size of the prompts: a LayerNorm reads them first, so that only their direction counts.
+Prompts of a trained model are small, those that begin as tokens of an image up to 300 times as large.
+In a stream there are no centroid labels, and steps are small. The head follows the running mean of the features, the
+more so the more classes have been predicted: the mean of a single class is that class, not a shift.
 Cost: two forwards and two backwards per batch, one pass over all images per epoch. Fails when: the target's classes are
 far from balanced, the source model is mostly wrong, and nobody says so (preset `unbalanced` leaves out what pulls to
 even shares).
@@ -22,7 +24,7 @@ even shares).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -40,12 +42,10 @@ from dept.methods.shot import centroid_labels, read_all
 
 IMAGES_PER_CLASS = 4
 """in a batch, from which on its mean prediction speaks for all classes"""
-BETA = 0.99
-"""β₂ of Adam: its scale follows the gradients of the last hundred steps, in runs of a few hundred"""
 LEAST_SHARE = 1e-3
 """of a class that is expected to be rarer: a prediction of it has a price, but not an infinite one"""
-SGD = {"optimizer": "sgd", "lr": 5e-3, "clip": 1.0}
-"""DePT's own steps"""
+STREAMED = {"w_class": 1.0, "relative": False, "lr": 5e-3, "clip": 1.0}
+"""SHOT's weight and DePT's own steps: a stream has no last step"""
 CLASSES = 8
 """predicted so far, from which on a running mean of features is trusted"""
 
@@ -68,12 +68,12 @@ class DePTPlus(Method):
 
     @dataclass(frozen=True)
     class Config(OfflineConfig):
-        """SHOT's weights; an optimiser that needs few steps."""
+        """SHOT's weights; steps that fit prompts of any size."""
 
-        lr: float = 0.13
-        """η of the prompts; with Adam a share of their size: a step is about η times the RMS of the stage's prompts"""
-        optimizer: Literal["adam", "sgd"] = "adam"
-        """Adam with steps relative to the size of the prompts, or SGD with absolute ones"""
+        lr: float = 10.0
+        """η of the prompts, for prompts of size 1 (the RMS of a stage) if steps are relative"""
+        relative: bool = True
+        """steps relative to the size that each stage's prompts begin with"""
         weight_decay: float = 0.0
         """weight decay; prompts of a trained source model are not to be drawn to 0"""
         clip: float = 0.0
@@ -84,8 +84,10 @@ class DePTPlus(Method):
         """weight of the cross-entropy to centroid labels; 0 switches it off"""
         w_strong: float = 0.3
         """the same for a strong view of the image; 0 does without that view"""
-        w_class: float = 1.0
-        """weight of even (or declared) class shares in the mean prediction; 0 where they may be far from that"""
+        w_class: float = 0.5
+        """weight of the expected class shares in the mean prediction, at the last step; 0 where they may be far off"""
+        w_class_start: float = 2.0
+        """the same at the first step; in between it changes evenly"""
         recentre: bool = True
         """the head takes up the mean of the target features: before the first step, or batch by batch in a stream"""
         view: Literal["weak", "test"] = "weak"
@@ -99,9 +101,9 @@ class DePTPlus(Method):
     presets = {
         "offline": {},
         # The view that is predicted is the one that is learned from: one forward for both.
-        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0} | SGD,
+        "online": {"schedule": "constant", "epochs": 1, "view": "test", "w_strong": 0.0} | STREAMED,
         # For targets whose classes may be far from balanced: nothing that pulls them there.
-        "unbalanced": {"w_class": 0.0, "recentre": False, "w_label": 1.0, "w_strong": 1.0},
+        "unbalanced": {"w_class": 0.0, "w_class_start": 0.0, "recentre": False, "w_label": 1.0, "w_strong": 1.0},
     }
 
     def prepare(self) -> None:
@@ -126,22 +128,15 @@ class DePTPlus(Method):
         if self.model.prompts is not None:
             self.sizes = self.model.prompts.detach().square().mean(dim=(1, 2), keepdim=True).sqrt()
 
-    def optimizer_over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Adam, whose steps `descend` scales, or SGD."""
-        config = self.config
-        if config.optimizer == "sgd":
-            return super().optimizer_over(groups)
-        return torch.optim.Adam(groups, betas=(config.momentum, BETA), weight_decay=config.weight_decay)
-
     def descend(self) -> None:
-        """A step of Adam is shortened or lengthened to the size (M, 1, 1) that the stages' prompts began with."""
+        """For prompts p = s u, s their size (M, 1, 1) at the start, a step of u: s² times as long as one of p."""
         prompts = self.model.prompts
-        if self.config.optimizer == "sgd" or prompts is None:
+        if not self.config.relative or prompts is None:
             return super().descend()
         before = prompts.detach().clone()
         super().descend()
         with torch.no_grad():
-            prompts.copy_(torch.lerp(before, prompts, self.sizes))
+            prompts.copy_(torch.lerp(before, prompts, self.sizes**2))
 
     @torch.no_grad()
     def begin(self, passes: Passes) -> None:
@@ -179,7 +174,7 @@ class DePTPlus(Method):
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, mean))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = H(p) + w_class KL(p̄ ‖ π) + w_label v CE(p, ŷ) + w_strong v CE(s, ŷ)   [DePT+ Eq. L]
+        """L = H(p) + w_class(t) KL(p̄ ‖ π) + w_label v CE(p, ŷ) + w_strong v CE(s, ŷ)   [DePT+ Eq. L]
 
         p and s are predictions of the weak and the strong view. ŷ is the nearest class centroid and v what it counts
         for: 1, or 1 - λ where the neighbours see another class. π are the expected class shares; without any, KL is to
@@ -192,10 +187,10 @@ class DePTPlus(Method):
             output = self._followed(output)
         self._logits = logits = output.logits
         terms = {"entropy": losses.entropy(logits).mean()}
-        if config.w_class:
+        if weight := self._class_weight():
             share = min(1.0, len(logits) / (IMAGES_PER_CLASS * logits.shape[1]))
             rest = self.predicted / self.predicted.sum()
-            terms["class_diversity"] = config.w_class * unevenness(logits, rest, share, self.expected)
+            terms["class_diversity"] = weight * unevenness(logits, rest, share, self.expected)
         if self.labels is not None and self.weights is not None:
             index = batch.index.to(self.labels.device)
             labels = self.weights[index].unsqueeze(1) * F.one_hot(self.labels[index], logits.shape[1])
@@ -204,6 +199,11 @@ class DePTPlus(Method):
             if config.w_strong:
                 terms["strong"] = config.w_strong * losses.cross_entropy(both.logits[count:], labels)
         return terms
+
+    def _class_weight(self) -> float:
+        """From `w_class_start` at the first step to `w_class` at the end; in a stream, which has none, the latter."""
+        config, (step, total) = self.config, self.progress[:2]
+        return config.w_class + (config.w_class_start - config.w_class) * (1 - step / total if total else 0.0)
 
     def _followed(self, output: Output) -> Output:
         """A batch of a stream, counted, and through a head that takes up the mean of all features so far."""

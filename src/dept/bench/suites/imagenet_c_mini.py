@@ -68,6 +68,23 @@ UNEVEN = Row(
     config=BATCH | {"lr": 0.025, "w_class": 0.0},
 )
 
+# Newer rivals at their published rates. They have no part in the search, and DePT+ takes its rate as it is everywhere.
+COME = BATCH | {"entropy": "come"}
+NEWER = (
+    Row("Tent with COME, published rate", "tent", "plain", "online", tag="-come", preset="online", config=COME),
+    Row(
+        "EATA with COME (stand-in Fisher), published rate",
+        "eata",
+        "plain",
+        "online",
+        tag="-come",
+        config=COME,
+        extra={"stats": True},
+    ),
+    Row("DeYO, published rate", "deyo", "plain", "online", preset="online", config=BATCH),
+    Row("DePT+ (stand-in prompts)", "dept+", "G", "online", preset="online", config=BATCH),
+)
+
 SUITE = Suite(
     name="imagenet-c-mini",
     title="15 corruptions of 1,000 ImageNet crops at severity 5, online; ViT-Ti/16",
@@ -78,6 +95,6 @@ SUITE = Suite(
         "G": Source(ARCH, 4, 20, config=STAND_IN, extra=IDENTITY),
         "rotation": Source(ARCH, config=ROTATION, extra=IDENTITY),
     },
-    rows=(*SOURCES, *(at_chosen_lr(row, CHOSEN) for row in ADAPTED), *PUBLISHED, UNEVEN),
+    rows=(*SOURCES, *(at_chosen_lr(row, CHOSEN) for row in ADAPTED), *PUBLISHED, UNEVEN, *NEWER),
     metric="error",
 )

@@ -11,17 +11,15 @@ from typing import Any
 
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import BATCH, BF16, BLIND, ON_PROMPTS, source
-from dept.methods.dept_plus import SGD
+from dept.bench.suites.pacs_mini import BATCH, BF16, ON_PROMPTS, source
 
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 ROWS = (
     Row("Source", "source", "G", config=RUN, extra=BF16),
     Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS, extra=BF16),
     Row("DePT-G", "dept", "G", config=RUN, extra=BF16),
-    Row("DePT+", "dept+", "G", config=RUN),
-    Row("DePT+ without trust", "dept+", "G", tag="-blind", config=RUN | BLIND, extra=BF16),
-    Row("auto", "auto", "G", config=RUN),
+    Row("DePT+", "dept+", "G", config=RUN, extra=BF16),
+    Row("auto", "auto", "G", config=RUN, extra=BF16),
 )
 
 SUITE = Suite(
@@ -32,6 +30,6 @@ SUITE = Suite(
         *(f"{one}->{other}" for one, other in permutations(("photo", "art_painting", "cartoon", "sketch"), 2))
     ),
     sources={"G": source(4, extra={"most": 1670})},
-    rows=(*ROWS, Row("DePT+ without trust, SGD", "dept+", "G", tag="-sgd", config=RUN | BLIND | SGD)),
+    rows=ROWS,
     most=500,
 )

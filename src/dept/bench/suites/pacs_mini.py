@@ -12,7 +12,6 @@ from typing import Any
 from dept.bench.learning_rates import at_chosen_lr
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Source, Suite
-from dept.methods.dept_plus import SGD
 
 ARCH = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 STAGES = {"plain": 0, "S": 1, "G": 4, "D": 12}
@@ -46,8 +45,6 @@ SHORT = {"queue_size": 512, "ema": 0.98}
 QUIET = {"quiet_start": True}
 ON_PROMPTS = QUIET | {"tune": "prompts", "lr": 5e-3}
 UDA = {"batch": BATCH, "max_iters": 300}
-# DePT+ before it asked how far the source model is to be trusted.
-BLIND = {"trust": False}
 # The backbone of some rows runs in bf16, in half the time where the processor has it. Tables mark it.
 BF16 = {"amp": True}
 
@@ -77,15 +74,13 @@ OFFLINE = (
     Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS, home="pacs-why"),
     Row("NOTELA on prompts", "notela", "G", config=RUN),
     Row("AaD on prompts", "aad", "G", config=RUN),
-    Row("DePT+", "dept+", "G", config=RUN),
-    Row("DePT+ without trust", "dept+", "G", tag="-blind", config=RUN | BLIND, extra=BF16),
-    Row("DePT+ without trust, SGD", "dept+", "G", tag="-sgd", config=RUN | BLIND | SGD),
+    Row("DePT+", "dept+", "G", config=RUN, extra=BF16),
     Row("DePT-G, lean", "dept", "G", tag="-lean", config=RUN | TOGETHER | {"lean": True}),
 )
 AUTO = (
-    Row("auto", "auto", "G", config=RUN),
+    Row("auto", "auto", "G", config=RUN, extra=BF16),
     # A model that never saw prompts, as `dept convert` gives it.
-    Row("auto (plain ViT)", "auto", "plain", config=RUN),
+    Row("auto (plain ViT)", "auto", "plain", config=RUN, extra=BF16),
 )
 STREAMED = (
     Row("Tent, online", "tent", "plain", "online", preset="online", config=NORM),

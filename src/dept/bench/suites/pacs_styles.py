@@ -10,18 +10,18 @@ from typing import Any
 
 from dept.bench.shift import shifts
 from dept.bench.suite import Row, Suite
-from dept.bench.suites.pacs_mini import BATCH, BLIND, ON_PROMPTS, source
-from dept.methods.dept_plus import SGD
+from dept.bench.suites.pacs_mini import BATCH, BF16, ON_PROMPTS, source
 
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 CHANGES: dict[str, dict[str, Any]] = {
-    "without trust": BLIND,
+    "without trust": {"trust": False},
+    "class shares of one weight": {"w_class_start": 1.0, "w_class": 1.0},
     "weak views alone": {"w_strong": 0.0},
     "not re-centred": {"recentre": False},
     "no labels": {"w_label": 0.0},
-    "evenness half as strong": {"w_class": 0.5},
-    "half the rate": {"lr": 0.065},
-    "twice the rate": {"lr": 0.26},
+    "class shares to the end": {"w_class": 2.0},
+    "half the rate": {"lr": 5.0},
+    "twice the rate": {"lr": 20.0},
 }
 
 SUITE = Suite(
@@ -31,14 +31,12 @@ SUITE = Suite(
     shifts=shifts("photo/seen->photo/ink", "photo/seen->photo/poster", "photo/seen->photo/contrast"),
     sources={"G": source(4)},
     rows=(
-        Row("Source", "source", "G", config=RUN),
-        Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS),
-        Row("NOTELA on prompts", "notela", "G", config=RUN),
-        Row("DePT+", "dept+", "G", config=RUN),
-        Row("DePT+ without trust, SGD", "dept+", "G", tag="-1", config=RUN | BLIND | SGD),
+        Row("Source", "source", "G", config=RUN, extra=BF16),
+        Row("SHOT on prompts", "shot", "G", tag="-prompts", preset="offline", config=RUN | ON_PROMPTS, extra=BF16),
+        Row("DePT+", "dept+", "G", config=RUN, extra=BF16),
         *(
-            Row(f"DePT+, {name}", "dept+", "G", tag=f"-{number}", config=RUN | changes)
-            for number, (name, changes) in enumerate(CHANGES.items(), 2)
+            Row(f"DePT+, {name}", "dept+", "G", tag=f"-{number}", config=RUN | changes, extra=BF16)
+            for number, (name, changes) in enumerate(CHANGES.items(), 1)
         ),
     ),
     most=500,
