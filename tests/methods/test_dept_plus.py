@@ -65,11 +65,11 @@ def test_loss_is_that_of_the_slow_formula(model: Model) -> None:
     mean = [sum(r[c] for r in q) / 5 * share + (1 - share) * sum(r[c] for r in p) / IMAGES for c in range(3)]
     method = plus(model, w_label=0.5, w_class=2.0, w_class_start=2.0, w_strong=0.7, trust=False)
     method.begin(passes)
-    method.at(Progress(0, 10, 0))
+    method.at(Progress(4, 10, 0))
     terms = method.step(batch)
     assert terms["entropy"] == pytest.approx(entropy, abs=1e-4)
-    assert terms["label"] == pytest.approx(0.5 * label, abs=1e-4)
-    assert terms["strong"] == pytest.approx(0.7 * other, abs=1e-4)
+    assert terms["label"] == pytest.approx(0.5 * 0.4 * label, abs=1e-4)  # labels of a lost model count t/T
+    assert terms["strong"] == pytest.approx(0.7 * 0.4 * other, abs=1e-4)
     assert terms["class_diversity"] == pytest.approx(-2 * slow_entropy(mean) / share, abs=1e-4)
 
 
@@ -144,10 +144,13 @@ def test_labels_that_neighbours_disagree_with_count_less(model: Model) -> None:
     assert method.labels is not None and torch.equal(method.labels, expected)
     assert method.weights is not None and method.weights.tolist() == [1.0 if one else 0.25 for one in agree]
     batch = Batch(random_batch("ws", 6, seed=4).views, torch.arange(6))
-    terms, logits = method.loss(batch), [model(view) for view in batch.views]
-    for name, own in zip(("label", "strong"), logits, strict=True):
-        rows = -own.log_softmax(dim=1)[torch.arange(6), expected[:6]] * method.weights[:6]
-        assert float(terms[name]) == pytest.approx(0.3 * float(rows.sum()) / 6, rel=1e-5)
+    logits = [model(view) for view in batch.views]
+    for step, counts in ((0, 0.75), (5, 0.875), (10, 1.0)):  # λ at first, 1 at the end
+        method.at(Progress(step, 10, 0))
+        terms = method.loss(batch)
+        for name, own in zip(("label", "strong"), logits, strict=True):
+            rows = -own.log_softmax(dim=1)[torch.arange(6), expected[:6]] * method.weights[:6]
+            assert float(terms[name]) == pytest.approx(counts * 0.3 * float(rows.sum()) / 6, rel=1e-5)
     blind = plus(model, trust=False)
     blind.begin(passes)
     assert blind.weights is not None and blind.weights.tolist() == [1.0] * IMAGES

@@ -10,6 +10,7 @@ How far the source model is to be trusted shows when the head is re-centred: a m
 that is lost changes most of them. The more stay, the more the class shares that the model sees count as the target's,
 and the less even ones. And the less a centroid label counts if the nearest neighbours disagree with it: centroids of
 absent or rare classes take images from others. Shares that the user declares (`prior`) are taken as they are.
+Labels of a lost model are worth little: at the start they count as far as it is trusted, and more and more from there.
 Class shares count most at the start and least at the end: far from the source, a class that is not found early is not
 found at all, but the target's shares need not be exactly those that are expected.
 Steps are relative to the size of the prompts: a LayerNorm reads them first, so that only their direction counts.
@@ -174,11 +175,11 @@ class DePTPlus(Method):
         head.bias.copy_(recentered_bias(head.weight, self.source_bias, mean))
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """L = H(p) + w_class(t) KL(p̄ ‖ π) + w_label v CE(p, ŷ) + w_strong v CE(s, ŷ)   [DePT+ Eq. L]
+        """L = H(p) + w_class(t) KL(p̄ ‖ π) + v(t) (w_label CE(p, ŷ) + w_strong CE(s, ŷ))   [DePT+ Eq. L]
 
-        p and s are predictions of the weak and the strong view. ŷ is the nearest class centroid and v what it counts
-        for: 1, or 1 - λ where the neighbours see another class. π are the expected class shares; without any, KL is to
-        even ones, which is -H(p̄) but for a constant.
+        p and s are predictions of the weak and the strong view. ŷ is the nearest class centroid and v(t) what it counts
+        for: λ at the first step and 1 at the end, or 1 - λ of that where the neighbours see another class. π are the
+        expected class shares; without any, KL is to even ones, which is -H(p̄) but for a constant.
         """
         config, count = self.config, len(batch.index)
         both = self.model.read(batch.views[0] if self.labels is None else torch.cat(batch.views))
@@ -187,23 +188,25 @@ class DePTPlus(Method):
             output = self._followed(output)
         self._logits = logits = output.logits
         terms = {"entropy": losses.entropy(logits).mean()}
-        if weight := self._class_weight():
+        done = self._done()
+        if weight := config.w_class_start + (config.w_class - config.w_class_start) * done:
             share = min(1.0, len(logits) / (IMAGES_PER_CLASS * logits.shape[1]))
             rest = self.predicted / self.predicted.sum()
             terms["class_diversity"] = weight * unevenness(logits, rest, share, self.expected)
         if self.labels is not None and self.weights is not None:
             index = batch.index.to(self.labels.device)
-            labels = self.weights[index].unsqueeze(1) * F.one_hot(self.labels[index], logits.shape[1])
+            counts = self.weights[index] * torch.lerp(self.trusted, torch.ones_like(self.trusted), done)  # v(t), (B,)
+            labels = counts.unsqueeze(1) * F.one_hot(self.labels[index], logits.shape[1])
             if config.w_label:
                 terms["label"] = config.w_label * losses.cross_entropy(logits, labels)
             if config.w_strong:
                 terms["strong"] = config.w_strong * losses.cross_entropy(both.logits[count:], labels)
         return terms
 
-    def _class_weight(self) -> float:
-        """From `w_class_start` at the first step to `w_class` at the end; in a stream, which has none, the latter."""
-        config, (step, total) = self.config, self.progress[:2]
-        return config.w_class + (config.w_class_start - config.w_class) * (1 - step / total if total else 0.0)
+    def _done(self) -> float:
+        """How much of the run is over, t/T; all of it in a stream, which has no end."""
+        step, total = self.progress[:2]
+        return step / total if total else 1.0
 
     def _followed(self, output: Output) -> Output:
         """A batch of a stream, counted, and through a head that takes up the mean of all features so far."""
