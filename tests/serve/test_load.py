@@ -43,9 +43,12 @@ def test_what_was_lost_is_shown() -> None:
     assert len(rows) == 6 and all(" 0 of " in f" {lost}" or "1.01 ×" in lost for lost in rows.values())
     found["adversity"]["flood"]["errors"]["500"] = found["hot_swap"]["errors"]["connection"] = 3
     lost = list(dict(serve_table.trials(found)).values())
-    assert lost[0] == "3 of 224 requests" and lost[2].startswith("3 of 291 requests")
-    found["throughput"]["mixed"]["errors"]["500"] = 7
-    assert serve_table.table(found, found).splitlines()[5].endswith("| 7 |")
+    asked, flooded = found["hot_swap"]["requests"], found["adversity"]["flood"]["requests"]
+    assert lost[0] == f"3 of {asked} requests" and lost[2].startswith(f"3 of {flooded} requests")
+    found["throughput"]["mixed"]["errors"]["500"] = found["throughput_bf16"]["one_domain"]["errors"]["500"] = 7
+    rows = serve_table.table(found).splitlines()[2:8]
+    assert [row.endswith("| 7 |") for row in rows] == [True, False, False, False, True, False]
+    assert [row.split("|")[1].strip() for row in rows] == ["ViT-Ti/16"] * 3 + ["ViT-Ti/16, bf16"] * 3
 
 
 def test_slow_and_broken_clients_and_a_flood_leave_others_unharmed(tmp_path: Path) -> None:
