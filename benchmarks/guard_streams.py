@@ -192,7 +192,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
 def wanted() -> Iterator[tuple[str, str, str, str]]:
     """Domain, setting, stream and kind (source, free or guarded) of everything that the tables show."""
     yield from ((*row, kind) for row in rows() for kind in ("source", "free", "guarded"))
-    yield from ((REAL, setting, LONG, "guarded") for setting in ("dept+", "dept", "dept, lr 0.1"))
+    yield from ((REAL, setting, LONG, "guarded") for setting in ("dept+", "dept"))
 
 
 def play_missing() -> None:
@@ -299,7 +299,7 @@ def main(argv: list[str]) -> None:
         print()
     long = [setting for setting in SETTINGS if title(REAL, setting, LONG, "guarded") in read()]
     if long:
-        print(f"**{LONG} of 8 images, real digits**\n")
+        print("**20,000 batches of 8 images, real digits** (DePT gathers four of them for an update)\n")
         print("| method | source | guarded | learned from / not / alarms |\n|---|---:|---:|---:|")
         print("\n".join(map(endless, long)), end="\n\n")
     print("**Time that the guard adds to an update**\n")
