@@ -131,8 +131,8 @@ def attend(attn: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def fuse_attention(backbone: nn.Module, *, amp: bool) -> None:
     """One kernel for attention, as timm has it, except in bf16 on a CPU.
 
-    PyTorch's CPU kernel does not multiply in bf16: it takes about twice the time of two products and a softmax, and more
-    in the backward (docs/speed.md). Those keep the attention weights, (B, heads, N, N) per layer, for the backward.
+    PyTorch's CPU kernel does not multiply in bf16: it takes about twice the time of two products and a softmax, and in
+    the backward more (docs/speed.md). Those keep the attention weights, (B, heads, N, N) per layer, for the backward.
     """
     parameter = next(backbone.parameters(), None)
     plain = amp and parameter is not None and parameter.device.type == "cpu"
