@@ -49,11 +49,13 @@ class Cost(NamedTuple):
 
 
 def trained(images: int, steps: int) -> Cost:
-    """A run of the method: before and after, a pass for every epoch, and the steps."""
+    """A run of the method: before and after, passes at the start and in every epoch, and the steps."""
     kind = methods.get(METHOD)
     epochs = math.ceil(steps / steps_per_epoch(images, BATCH))
     passes = images * (2 + kind.passes_per_epoch * epochs)
-    return Cost(passes + steps * BATCH * kind.forwards_per_step, steps * BATCH, passes)
+    forwards = passes + images * kind.passes_at_start + steps * BATCH * kind.forwards_per_step
+    read = passes + images * bool(kind.passes_at_start)  # once for all renderings
+    return Cost(forwards, steps * BATCH, read)
 
 
 def auto(images: int) -> Cost:

@@ -41,7 +41,7 @@ def rows() -> list[str]:
     made = []
     for one in ADVICE:
         found = table(one.suite)
-        if found is not None:
+        if found is not None and any(row.label == one.row for row in found.lines):
             own, metric = line(one.suite, one.row), "error" if found.lower_is_better else "accuracy"
             cells = [one.situation, one.use, f"{one.row} (`{one.suite}`)", f"{metric} {result(found, own)}"]
             made.append(" | ".join([*cells, gain(found, own)]))

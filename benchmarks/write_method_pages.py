@@ -90,6 +90,8 @@ def cost(kind: type[Method]) -> str:
         return "none: nothing is learned"
     passes = kind.passes_per_epoch
     per_epoch = f", and {passes} more per image and epoch" if passes else ""
+    if start := kind.passes_at_start:
+        per_epoch += f", and {start} more per image before the first step"
     many = "pass" if kind.forwards_per_step == 1 else "passes"
     return f"{kind.forwards_per_step:g} forward {many} per image, where a backward counts as one or two{per_epoch}"
 

@@ -108,7 +108,7 @@ def _learning(row: Row, kind: type[Method], config: BaseConfig, images: int) -> 
     if row.method == "source" or not used:
         return 0.0
     seen = _steps(scaled, used) * config.batch
-    return float(seen * (each + passes * ratio))
+    return float(seen * (each + passes * ratio) + kind.passes_at_start * used)
 
 
 def _steps(config: BaseConfig, images: int) -> int:

@@ -77,6 +77,7 @@ class Method:
     # Cost of a step in forwards per image: a backward counts one for activations, and one for weights if all move.
     forwards_per_step: ClassVar[float] = 3.0
     passes_per_epoch: ClassVar[int] = 0  # forwards of all images per epoch, beside the steps
+    passes_at_start: ClassVar[int] = 0  # the same before the first step, where there are no others
     networks: ClassVar[int] = 1  # networks that are scored: 2 with a teacher
     assumes_balance: ClassVar[bool] = False  # whether it pushes towards predicting all classes equally often
     sorted_classes: ClassVar[bool] = False  # whether it is made for streams whose classes come in blocks

@@ -261,5 +261,6 @@ def affordable(seconds: float, spent: float, images: int, batch: int, method: st
         spent: seconds of the first candidate, which is three passes over all images.
     """
     per_image = spent / (PASSES * images)
-    step = batch * per_image * (1 + methods.get(method).forwards_per_step)
-    return max(1, int((seconds - 2 * spent) / step))
+    kind = methods.get(method)
+    step = batch * per_image * (1 + kind.forwards_per_step)
+    return max(1, int((seconds - 2 * spent - kind.passes_at_start * images * per_image) / step))

@@ -14,11 +14,11 @@ from dept.bench.suites.pacs_mini import BATCH, BF16, ON_PROMPTS, source
 
 RUN: dict[str, Any] = {"batch": BATCH, "max_iters": 200}
 CHANGES: dict[str, dict[str, Any]] = {
-    "without trust": {"trust": False},
+    "without renderings": {"renderings": False},
     "class shares of one weight": {"w_class_start": 1.0, "w_class": 1.0},
     "weak views alone": {"w_strong": 0.0},
-    "not re-centred": {"recentre": False},
-    "no labels": {"w_label": 0.0},
+    "labels of little weight": {"w_label": 0.3},
+    "no labels": {"w_label": 0.0, "w_lost": 0.0},
     "class shares to the end": {"w_class": 2.0},
     "half the rate": {"lr": 5.0},
     "twice the rate": {"lr": 20.0},
