@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,25 @@ def in_form(model: Model, form: str, run: Callable[[], object]) -> None:
     run()
 
 
+@dataclass(frozen=True)
+class OneBatch:
+    """Passes over images that are one batch."""
+
+    batch: Batch
+
+    @property
+    def image_count(self) -> int:
+        return len(self.batch.index)
+
+    def __call__(self) -> list[Batch]:
+        return [self.batch]
+
+
 def stepping(model: Model, views: torch.Tensor) -> Callable[[], object]:
     """A step of DePT+ on images that have their labels."""
     index = torch.arange(len(views))
     method = DePTPlus(model, DePTPlus.Config(batch=len(views)))
-    method.begin(lambda: iter([Batch((views,), index)]))
+    method.begin(OneBatch(Batch((views,), index)))
     method.at(Progress(0, 1, 0))
     return partial(method.step, Batch((views, views.flip(-1)), index))
 

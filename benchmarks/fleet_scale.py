@@ -144,8 +144,8 @@ def site_table(found: dict[str, Any]) -> list[str]:
         "|---|---:|",
         *(f"| {what} | {value} |" for what, value in rows.items()),
         "",
-        f"The count, on a site of {whole['images']} digits: at most {whole['gflop_predicted_at_most']:,.0f} GFLOP "
-        f"predicted, {whole['gflop_counted']:,.0f} counted.",
+        f"The count, on a site of {whole['images']} digits: {whole['gflop_predicted_at_most']:,.0f} GFLOP predicted "
+        f"if it does not end early, {whole['gflop_counted']:,.0f} counted.",
     ]
 
 
