@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measured import measured
 
 from dept.bench.render import pipe_table
 from dept.bench.suites.pacs_mini import ARCH, TRAINING
@@ -23,7 +24,6 @@ from dept.data.datasets.derived import Domains
 from dept.data.images import ImageSet
 from dept.data.loader import Runtime, TestPasses, Views
 from dept.data.subsets import sample
-from dept.errors import DeptError
 from dept.methods.dept_plus import DePTPlus, agreed_labels, neighbours_mean, told
 from dept.models.files import load_model
 from dept.models.model import Model, create_model
@@ -100,17 +100,7 @@ def table(shifts: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="train the source models and label the images")
-    parser.add_argument("--data", type=Path, help="folder of the data sets")
-    parser.add_argument("--weights", help=f"{ARCH} as a file")
-    parser.add_argument("--work", type=Path, default=Path("runs/renderings"), help="source models and redrawn images")
-    asked = parser.parse_args()
-    try:
-        if asked.measure:
-            measure(asked)
-    except DeptError as error:
-        parser.error(str(error))
+    measured(__doc__, STORED, Path("runs/renderings"), measure)
     print(table(json.loads(STORED.read_text())["shifts"]))
 
 

@@ -1,9 +1,9 @@
 """Do the defaults of `dept train` fit a small folder? `python benchmarks/training_defaults.py` prints the table.
 
-    python benchmarks/training_defaults.py --measure --data DATA --weights FILE      # an hour of one core with bf16
+    python benchmarks/training_defaults.py --measure --data DATA --weights FILE      # hours of one core
 
-A ViT-Ti/16 learns PACS's photos and Office-Caltech's amazon from some of the images, with nothing set but the weights,
-and is scored on all others. Where that is below 95 %, tuned runs show what could be had: the best of three learning
+A ViT-Ti/16 learns PACS's photos and Office-Caltech's amazon from some of the images, with nothing set but the weights
+and bf16, and is scored on all others. Where that is below 95 %, tuned runs show what could be had: the best of three learning
 rates, with twice the epochs, scored on the same images. Where it is not, no run could be more than 5 % better.
 """
 
@@ -14,18 +14,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from measured import measured
+
 from dept.bench.render import pipe_table
+from dept.bench.suites.pacs_mini import ARCH
 from dept.data import datasets
 from dept.data.loader import Runtime
 from dept.data.subsets import split
-from dept.errors import DeptError
 from dept.inference import evaluate
 from dept.models.model import create_model
 from dept.runs.environment import environment
 from dept.runs.train import train
 
 STORED = Path(__file__).parent / "results" / "training" / "defaults.json"
-ARCH = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 DOMAINS = (("pacs", "photo"), ("office-caltech", "amazon"))
 IMAGES = (100, 300, 1500)
 LEAST_TESTED = 150
@@ -41,7 +42,7 @@ def trained(asked: argparse.Namespace, data: str, domain: str, count: int, **set
     source, rest = split(images, 1 - learned / len(images))
     model = create_model(ARCH, images.classes, stages=4, prompts=50, weights=asked.weights)
     name = "-".join([domain, str(count), *(str(value) for value in settings.values())])
-    run = train(model, source, out=asked.work / name, amp=asked.amp, overwrite=True, **settings)
+    run = train(model, source, out=asked.work / name, amp=True, overwrite=True, **settings)
     config = run.result["protocol"]["config"]
     scores = evaluate(run.model, rest)
     kept = {key: config[key] for key in ("lr", "batch", "epochs")}
@@ -61,7 +62,7 @@ def measure(asked: argparse.Namespace) -> None:
                 epochs = 2 * found["default"]["epochs"]
                 found["tuned"] = [trained(asked, data, domain, count, lr=rate, epochs=epochs) for rate in RATES]
             stored["cases"][case] = found
-            stored["environment"] = environment(Runtime()) | {"amp": asked.amp}
+            stored["environment"] = environment(Runtime()) | {"amp": True}
             STORED.parent.mkdir(parents=True, exist_ok=True)
             STORED.write_text(json.dumps(stored, indent=1) + "\n")
             print(case, found, flush=True)
@@ -89,20 +90,7 @@ def table(cases: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="run the cases that have no result yet")
-    parser.add_argument("--data", type=Path, help="folder of the data sets")
-    parser.add_argument("--weights", help=f"{ARCH} as a file")
-    parser.add_argument("--work", type=Path, default=Path("runs/training_defaults"), help="run folders")
-    parser.add_argument("--amp", action="store_true", help="the backbone in bf16")
-    asked = parser.parse_args()
-    try:
-        if asked.measure:
-            measure(asked)
-    except DeptError as error:
-        parser.error(str(error))
-    if not STORED.exists():
-        parser.error(f"{STORED} does not exist yet: run it with --measure.")
+    measured(__doc__, STORED, Path("runs/training_defaults"), measure)
     print(table(json.loads(STORED.read_text())["cases"]))
 
 
