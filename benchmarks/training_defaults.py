@@ -3,8 +3,8 @@
     python benchmarks/training_defaults.py --measure --data DATA --weights FILE      # hours of one core
 
 A ViT-Ti/16 learns PACS's photos and Office-Caltech's amazon from some of the images, with nothing set but the weights
-and bf16, and is scored on all others. Where that is below 95 %, tuned runs show what could be had: the best of three learning
-rates, with twice the epochs, scored on the same images. Where it is not, no run could be more than 5 % better.
+and bf16, and is scored on all others. Where that is below 95 %, tuned runs show what could be had: the best of three
+learning rates, with twice the epochs, scored on the same images. Where it is not, no run could be more than 5 % better.
 """
 
 from __future__ import annotations
