@@ -69,7 +69,7 @@ def facts(kind: type[Method], module: str) -> str:
         needs = {
             "prompts, which a model without them is given": kind.needs_prompts,
             "source statistics (`dept stats`)": kind.needs_stats,
-            "a model from `dept train --aux rotation`": kind.needs_rotations,
+            f"a model from `dept train --aux {kind.needs_task}`": bool(kind.needs_task),
             "labelled source images": "uda" in kind.settings or "train" in kind.settings,
         }
         rows |= {

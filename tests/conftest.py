@@ -12,7 +12,7 @@ from dept.models.files import load_model
 from dept.models.model import Model
 from dept.models.stats import compute_stats, save_stats
 from dept.runs.train import TrainRun, train
-from support import PROJECTION, spread_predictions, tiny_model, write_labelled, write_unlabelled
+from support import PROJECTION, spread_predictions, teach, tiny_model, write_labelled, write_unlabelled
 
 torch.set_num_threads(1)
 
@@ -69,7 +69,8 @@ def source_model(source_run: TrainRun) -> Model:
 def stats_file(source_run: TrainRun, source_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source statistics of the tiny source model with spread predictions, for the methods that compare with them."""
     images = find_labelled(source_images)
-    tensors, meta = compute_stats(spread_predictions(load_model(source_run.file)), images, Runtime())
+    model = teach(spread_predictions(load_model(source_run.file)), "contrastive")  # which adds to the statistics
+    tensors, meta = compute_stats(model, images, Runtime())
     return save_stats(tensors, meta, tmp_path_factory.mktemp("stats") / "stats.safetensors")
 
 

@@ -20,7 +20,7 @@ from dept.methods.multi_source import MultiSourceTraining
 from dept.methods.uda.base import PairedPasses
 from dept.models.files import load_model
 from dept.models.model import Model
-from support import FixedPasses, random_batch, spread_predictions, state_of, tiny_config, tiny_model, tiny_resnet
+from support import FixedPasses, random_batch, spread_predictions, state_of, teach, tiny_config, tiny_model, tiny_resnet
 
 SIZES = {"vit": (6, 5, 1), "resnet": (6, 5, 3)}
 """images of three steps: shared out evenly, unevenly, and (batch norm needs more) too few for two processes"""
@@ -117,14 +117,11 @@ def _train(case: Case, inputs: Inputs) -> Method:
 
 
 def _model(case: Case, inputs: Inputs | None) -> Model:
-    return deepcopy(_built(case.backbone, inputs and inputs.model))
+    return teach(deepcopy(_built(case.backbone, inputs and inputs.model)), methods.get(case.method).needs_task)
 
 
 @lru_cache
 def _built(backbone: str, file: Path | None) -> Model:
     """Building a model takes longer than three steps of it."""
     vit = tiny_model() if file is None else load_model(file)
-    model = vit if backbone == "vit" else tiny_resnet()
-    torch.manual_seed(0)
-    model.add_auxiliary(4)  # for the methods that solve a second task
-    return model
+    return vit if backbone == "vit" else tiny_resnet()

@@ -53,6 +53,14 @@ def tiny_config(kind: type[Method], **changes: Any) -> BaseConfig:
     return replace(kind.Config(), **({k: v for k, v in small.items() if k in known} | changes))
 
 
+def teach(model: Model, task: str) -> Model:
+    """Give the model the head of a second task, always with the same weights; "" for a method that needs none."""
+    outputs = {"rotation": 4, "hypothesis": len(model.classes), "contrastive": 8}
+    torch.manual_seed(0)
+    model.add_auxiliary(outputs[task or "rotation"], task or "rotation")
+    return model
+
+
 def slow_projection(head: nn.Module, tokens: Tensor) -> Tensor:
     """A projection head written out: (…, D) -> (…, K)."""
     tensors = dict(head.named_parameters())

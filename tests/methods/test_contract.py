@@ -24,7 +24,17 @@ from dept.models.model import Model, fingerprint
 from dept.models.stats import compute_stats, load_stats
 from dept.runs.loops import offline
 from dept.runs.train import TrainRun
-from support import FixedPasses, moved, random_batch, same_bits, spread_predictions, state_of, tiny_config, tiny_resnet
+from support import (
+    FixedPasses,
+    moved,
+    random_batch,
+    same_bits,
+    spread_predictions,
+    state_of,
+    teach,
+    tiny_config,
+    tiny_resnet,
+)
 
 pytestmark = pytest.mark.parametrize("name", sorted({*methods.available("offline"), *methods.available("online")}))
 
@@ -36,8 +46,7 @@ def fresh(name: str, source_run: TrainRun, stats_file: Path) -> Any:
 
     def make(seed: int = 0, **changes: Any) -> Method:
         model = spread_predictions(load_model(source_run.file))
-        torch.manual_seed(0)
-        model.add_auxiliary(4)  # for the methods that solve a second task
+        teach(model, kind.needs_task)
         return kind(model, tiny_config(kind, **changes), seed=seed, stats=load_stats(stats_file, model))
 
     return make
@@ -49,12 +58,13 @@ def either(request: pytest.FixtureRequest, name: str, fresh: Any, source_images:
     if request.param == "transformer":
         return fresh
     kind = methods.get(name)
-    stats = compute_stats(spread_predictions(tiny_resnet()), find_labelled(source_images), Runtime())[0]
+    plain = spread_predictions(tiny_resnet())
+    teach(plain, kind.needs_task)
+    stats = compute_stats(plain, find_labelled(source_images), Runtime())[0]
 
     def make(seed: int = 0) -> Method:
         model = spread_predictions(tiny_resnet()).eval()
-        torch.manual_seed(0)
-        model.add_auxiliary(4)
+        teach(model, kind.needs_task)
         return kind(model, tiny_config(kind), seed=seed, stats=stats)
 
     return make

@@ -46,6 +46,10 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
     ("neo", "online"): {"lr": 0.0, "predict": "after", "mean_ema": 0.0, "prior_count": 16.0},
     ("neo", "continual"): {"mean_ema": 0.1},
     ("ttt", "online"): ONE_PASS | {"momentum": 0.0, "predict": "after", "tune": "encoder"},
+    ("ttt++", "offline"): DEPT_RECIPE
+    | {"lr": 2e-4, "w_contrast": 0.5 / 0.07, "w_features": 0.05, "w_projections": 0.2, "queue_size": 1536},
+    ("ttt++", "released"): {"lr": 0.01, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, "batch": 256},
+    ("hdmi", "offline"): DEPT_RECIPE | {"lr": 2e-4, "weight_decay": 5e-4, "w_disparity": 0.5},
     ("shot", "offline"): DEPT_RECIPE | {"lr": 2e-4, "w_pl": 0.3, "label_refresh": 1, "log": "shifted", "view": "weak"},
     ("shot", "im"): DEPT_RECIPE | {"lr": 2e-4, "im_only": True},
     ("shot", "released"): {"lr": 1e-4, "weight_decay": 1e-3, "batch": 64, "power_decay": True, "quiet_start": True}

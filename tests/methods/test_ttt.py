@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+from dept.io import read_tensors, write_tensors
 from dept.methods.ttt import TTT, rotated
+from dept.models.files import load_model, save_model
 from dept.models.model import Model
 from support import moved, random_batch, same_bits, scramble, state_of, tiny_model
 
@@ -14,7 +17,7 @@ from support import moved, random_batch, same_bits, scramble, state_of, tiny_mod
 def taught() -> Model:
     """A model with a rotation head."""
     model = tiny_model()
-    model.auxiliary = nn.Linear(model.head.in_features, 4)
+    model.add_auxiliary(4, "rotation")
     scramble(model, scale=0.2)
     return model
 
@@ -74,6 +77,18 @@ def test_state_holds_the_draws_to_come(taught: Model) -> None:
     assert same_bits(end, method.state_dict())
 
 
+def test_older_files_do_not_say_what_their_head_was_taught(taught: Model, tmp_path: Path) -> None:
+    path = save_model(taught, tmp_path / "model.safetensors")
+    tensors, meta = read_tensors(path, "model")
+    assert meta.pop("auxiliary_task") == "rotation"
+    write_tensors(path, tensors, meta)
+    TTT(load_model(path))
+
+
 def test_without_a_rotation_head_a_sentence() -> None:
-    with pytest.raises(ValueError, match="aux=rotation"):
+    with pytest.raises(ValueError, match=r"had no second task\. Train it by `dept train` with aux=rotation"):
         TTT(tiny_model())
+    model = tiny_model()
+    model.add_auxiliary(4, "hypothesis")
+    with pytest.raises(ValueError, match=r"'rotation'\. That of this model only included hypothesis"):
+        TTT(model)

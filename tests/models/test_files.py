@@ -387,6 +387,7 @@ def test_files_of_the_first_format_are_read_and_say_what_they_lack(
         ({"stages": 10**9, "prompts": 10**9}, "prompts, but tensors of 2 x 3"),
         ({"classes": ["a"]}, "1 class names for a head of 3 outputs"),
         ({"classes": "abc"}, "classes must be a list of names"),
+        ({"auxiliary_task": 3}, "auxiliary_task must be the name of a task, found 3"),
         ({"projection": {"hidden": 10**9, "bottleneck": 1, "out": 1}}, "sizes of projection"),
         ({"preprocess": {"size": 32, "resize": 36, "rule": "x"}}, "no resize rule 'x'"),
         ({"preprocess": {"std": [0.0, 1.0, 1.0]}}, "std above 0"),

@@ -33,7 +33,7 @@ from dept.runs.seal import unsealed
 from dept.runs.train import TrainRun, train
 from dept.runs.uda import adapt_with_source
 from registry import Case, Inputs
-from support import PROJECTION, StopAfter, events, random_batch, spread_predictions, tiny_model, tiny_resnet
+from support import PROJECTION, StopAfter, events, random_batch, spread_predictions, teach, tiny_model, tiny_resnet
 from together import run_together
 
 TOLERANCE = 1e-5
@@ -52,7 +52,8 @@ class Places(NamedTuple):
 def places(source_run: TrainRun, source_images: Path, target_images: Path, tmp_path_factory: Any) -> Places:
     folder, labelled = tmp_path_factory.mktemp("together"), find_labelled(source_images)
     models = {"vit": load_model(source_run.file), "resnet": tiny_resnet().eval()}
-    stats = {name: compute_stats(spread_predictions(one), labelled, Runtime())[0] for name, one in models.items()}
+    taught = {name: teach(spread_predictions(one), "contrastive") for name, one in models.items()}
+    stats = {name: compute_stats(one, labelled, Runtime())[0] for name, one in taught.items()}
     torch.save(stats, folder / "stats.pt")
     return Places(Inputs(source_run.file, folder / "stats.pt"), source_images, target_images, folder)
 
@@ -89,8 +90,8 @@ def test_three_steps_of_every_method(case: Case, places: Places, together: list[
     for name, tensor in alone.items():
         assert torch.equal(first[name], second[name]), f"the processes differ in {name}"
         if tensor.is_floating_point():
-            # Momentum is a sum of gradients, which the learning rate makes small.
-            tolerance = TOLERANCE * (100 if ".optimizer." in name else 1)
+            # Momentum is a sum of gradients, which the learning rate makes small. Features enlarge rounding.
+            tolerance = TOLERANCE * (100 if ".optimizer." in name else 10 if name == "method.queue" else 1)
             assert torch.allclose(tensor, first[name], atol=tolerance, rtol=tolerance), name
         else:
             assert torch.equal(tensor, first[name]), name

@@ -22,7 +22,7 @@ from dept.runs.guarded import SNAPSHOTS, SPACING, Guarded, expected_shares
 from dept.runs.loops import Event
 from dept.runs.stream import Stream
 from dept.runs.train import TrainRun
-from support import same_bits, spread_predictions, state_of, tiny_config
+from support import same_bits, spread_predictions, state_of, teach, tiny_config
 
 SIZE = 64
 SMALLEST = Tent.fewest_images
@@ -247,8 +247,7 @@ def learner(request: pytest.FixtureRequest, varied: Any, stats_file: Path) -> An
 
     def make() -> Stream:
         model, kind = varied(), methods.get(request.param)
-        torch.manual_seed(0)
-        model.add_auxiliary(4)
+        teach(model, kind.needs_task)
         made = kind(model, tiny_config(kind, batch=16), stats=load_stats(stats_file, model))
         return Stream(made, Views(model.card.preprocess), Runtime(), guard=True)
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity
 import dept.runs.train as training
 from dept.core.adapter import pick
 from dept.data.images import find_labelled
-from dept.data.loader import LabelledBatch
+from dept.data.loader import LabelledBatch, Runtime
 from dept.data.subsets import split
 from dept.errors import DataError, Interrupted, UsageError
 from dept.inference import evaluate
@@ -23,6 +23,7 @@ from dept.io import read_tensors
 from dept.methods.base import Progress
 from dept.models.files import load_model
 from dept.models.model import Model, create_model, fingerprint
+from dept.models.stats import compute_stats, save_stats
 from dept.runs.adapt import adapt
 from dept.runs.train import MultiSourceTraining, SourceTraining, TrainRun, sized, train
 from support import (
@@ -432,15 +433,23 @@ def test_dropout_is_drawn_from_the_seed_and_resumes_to_the_same_bits(
     )
 
 
-def test_the_rotation_task_leaves_a_head_that_ttt_uses(
-    source_images: Path, target_images: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("task", "outputs", "method"), [("rotation", 4, "ttt"), ("hypothesis", 3, "hdmi"), ("contrastive", 128, "ttt++")]
+)
+@pytest.mark.parametrize("stages", [0, 2])
+def test_a_second_task_leaves_a_head_that_a_method_uses(
+    task: str, outputs: int, method: str, stages: int, source_images: Path, target_images: Path, tmp_path: Path
 ) -> None:
-    run = train(tiny_model().train(), source_images, out=tmp_path / "run", aux="rotation", **TINY)
+    model = tiny_model(stages=stages, prompts=3 if stages else 0).train()
+    run = train(model, source_images, out=tmp_path / "run", aux=task, **TINY)
     steps = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
-    assert all("rotation" in event["terms"] for event in steps if event["event"] == "step")
+    assert all(task in event["terms"] for event in steps if event["event"] == "step")
     stored = load_model(run.file)
-    assert stored.auxiliary is not None and stored.auxiliary.out_features == 4
-    done = adapt(run.file, target_images, out=tmp_path / "site", method="ttt", batch=4, device="cpu")
+    assert stored.auxiliary is not None and stored.auxiliary.out_features == outputs
+    assert stored.auxiliary_task == task
+    stats = save_stats(*compute_stats(stored, find_labelled(source_images), Runtime()), tmp_path / "stats.safetensors")
+    site = {"batch": 4, "device": "cpu", "stats": str(stats), "max_iters": 3}
+    done = adapt(run.file, target_images, out=tmp_path / "site", method=method, **site)
     assert not any(name.startswith("auxiliary") for name in done.model.adapter.tensors)
 
 

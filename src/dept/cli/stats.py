@@ -39,7 +39,7 @@ class StatsOutput(Json, SkippedFiles):
 
 COMMAND = Command(
     "stats",
-    "Write the source statistics of a model (for CFA and EATA), and its card (for the verdict).",
+    "Write the source statistics of a model (for CFA, EATA and TTT++), and its card (for the verdict).",
     {"Input": StatsInput, "Output": StatsOutput, "Run": Inference},
 )
 

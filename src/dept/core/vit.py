@@ -56,7 +56,7 @@ class AdaptedModel(nn.Module):
     """A frozen-able timm `backbone` without head, `prompts` (M, P, D) and a linear `head`.
 
     With no prompts it runs timm's own path, for any timm classifier, and its logits equal timm's bit for bit.
-    `projections` (M heads, or none) and `auxiliary` (a head of a self-supervised task, or None) serve training
+    `projections` (M heads, or none) and `auxiliary` (the head of a second task, or None) serve training
     losses only, `domains` (or None) tells what the prompts were averaged from; inference never uses them and
     adapters never hold them.
     """
@@ -71,6 +71,7 @@ class AdaptedModel(nn.Module):
             head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
         self.projections = nn.ModuleList()
         self.auxiliary: nn.Linear | None = None
+        self.auxiliary_task = ""
         self.domains: Domains | None = None
         self.fresh_head = False  # whether the head is random and nobody has trained it; not stored with a model
         self.checkpointing = False
@@ -233,9 +234,10 @@ class AdaptedModel(nn.Module):
         heads = [ProjectionHead(width, **sizes) for _ in range(max(1, self.stages))]
         self.projections = nn.ModuleList(heads).to(self.head.weight.device)
 
-    def add_auxiliary(self, classes: int) -> None:
-        """Give the model a fresh linear head of `classes` outputs for a self-supervised task on its features."""
-        self.auxiliary = nn.Linear(self.head.in_features, classes).to(self.head.weight.device)
+    def add_auxiliary(self, outputs: int, task: str) -> None:
+        """Give the model a fresh linear head for a second task on its features, such as rotation."""
+        self.auxiliary = nn.Linear(self.head.in_features, outputs).to(self.head.weight.device)
+        self.auxiliary_task = task
 
 
 class _Reader(nn.Module):

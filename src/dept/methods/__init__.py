@@ -26,6 +26,7 @@ _REGISTRY = {
     "eata": "dept.methods.eata:EATA",
     "erm": "dept.methods.uda.erm:ERM",
     "full": "dept.methods.full:Full",
+    "hdmi": "dept.methods.hdmi:HDMI",
     "lame": "dept.methods.lame:LAME",
     "mcc": "dept.methods.uda.mcc:MCC",
     "multi-source-training": "dept.methods.multi_source:MultiSourceTraining",
@@ -43,6 +44,7 @@ _REGISTRY = {
     "t3a": "dept.methods.t3a:T3A",
     "tent": "dept.methods.tent:Tent",
     "ttt": "dept.methods.ttt:TTT",
+    "ttt++": "dept.methods.ttt_plus:TTTPlus",
 }
 _OWN: dict[str, type[Method]] = {}
 """classes of others, known in this process only"""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dept.core import schedules
 from dept.core.adapter import Adapter, pick
@@ -86,7 +86,7 @@ class Method:
 
     needs_stats: ClassVar[bool] = False  # whether source statistics (see `dept stats`) must be given
     needs_prompts: ClassVar[bool] = False  # whether a model without prompts is given fresh ones
-    needs_rotations: ClassVar[bool] = False  # whether source training must have taught the model rotations (`aux`)
+    needs_task: ClassVar[str] = ""  # what source training must have taught the model beside its classes (`aux`)
     enough_steps: ClassVar[int] = 0  # offline: a default length below this is worth a note
     batch_statistics: ClassVar[bool] = False  # whether a step uses and learns the batch norm statistics of the target
     reuses_forward: ClassVar[bool] = False  # whether a step leaves the logits that it began with in `_logits`
@@ -186,6 +186,17 @@ class Method:
     def readouts(self, images: Tensor) -> dict[str, Tensor]:
         """Probabilities (B, C) of every network and rule that a score is logged for; "student" is the read-out."""
         return {"student": self.predict(images).softmax(dim=-1)}
+
+    def taught_head(self) -> nn.Linear:
+        """The auxiliary head, once it is clear that source training has taught it what this method needs."""
+        head, task = self.model.auxiliary, self.model.auxiliary_task
+        if head is None or task != self.needs_task:
+            found = f"only included {task}" if head is not None else "had no second task"
+            raise ValueError(
+                f"Method {self.name!r} needs a model whose source training included the task {self.needs_task!r}. That "
+                f"of this model {found}. Train it by `dept train` with aux={self.needs_task}."
+            )
+        return head
 
     @contextmanager
     def fresh_parameters(self) -> Iterator[None]:

@@ -22,11 +22,12 @@ from dept.core import losses, schedules
 from dept.core.adapter import Adapter, pick
 from dept.core.projection import ProjectionHead, projection_sizes
 from dept.core.select import select
-from dept.core.vit import fresh_prompts
+from dept.core.vit import Output, fresh_prompts
 from dept.data.loader import Batch, LabelledBatch
 from dept.methods.base import Group, Progress, part, prefixed
 from dept.methods.regularised import Regularised
 from dept.methods.ttt import ROTATIONS, rotation_loss
+from dept.methods.ttt_plus import PROJECTION, contrastive_loss
 
 OFFICIAL = {"clip": 0.0, "warmup_share": 0.0, "head_init": "uniform", "teacher_start": "fresh"}
 # The text has no more than the cross-entropy. Where it is silent, the released code speaks.
@@ -73,8 +74,9 @@ class SourceTraining(Regularised):
         """share of the source images that picks the best epoch"""
         crop_scale: tuple[float, float] = (0.6, 1.0)
         """area range of the strong crop"""
-        aux: Literal["none", "rotation"] = "none"
-        """also learn to tell by how much an image was turned, for the method ttt"""
+        aux: Literal["none", "rotation", "hypothesis", "contrastive"] = "none"
+        """also learn by how much an image was turned (for the method ttt), a second classifier (hdmi), or which views
+        are of the same image (ttt++)"""
 
     config: Config
     presets = {"official": OFFICIAL, "paper": PAPER}
@@ -84,11 +86,15 @@ class SourceTraining(Regularised):
         if self.config.head_init == "uniform" and self.model.fresh_head:
             self._redraw_head()
         self.model.fresh_head = False  # from here on it is trained
-        if self.config.aux == "rotation" and self.model.auxiliary is None:
+        task = self.config.aux
+        if task != "none" and (self.model.auxiliary is None or self.model.auxiliary_task != task):
+            outputs = {"rotation": ROTATIONS, "hypothesis": self.model.head.out_features, "contrastive": PROJECTION}
             with self.fresh_parameters():
-                self.model.add_auxiliary(ROTATIONS)
+                self.model.add_auxiliary(outputs[task], task)
         self.distils = self.config.self_supervised and self.model.stages > 0
-        self.views = ("ss" if self.distils else "s") if self.model.stages else "w"
+        self.views = "s" if self.model.stages else "w"
+        if self.distils or task == "contrastive":
+            self.views = "s" + self.views
         if self.distils:
             super().prepare()
             self.distils = self.projects  # with all weights at 0 there is nothing to learn from a teacher
@@ -152,9 +158,18 @@ class SourceTraining(Regularised):
             replaced = self.per_sample(batch, self.distillation.teacher.tensors)
             teacher = self.distillation.teach(batch.views[0], aggregated=self.reads_prompts, replaced=replaced)
             terms |= self.regulariser(student, teacher)
-        if self.config.aux == "rotation":
-            terms["rotation"] = rotation_loss(self.model, batch.views[-1], self.generator, own)
-        return terms
+        return terms | self._second_task(batch, student, own)
+
+    def _second_task(self, batch: LabelledBatch, student: Output, own: Adapter) -> dict[str, Tensor]:
+        """The loss of the auxiliary head, if there is one to train."""
+        task, head, smoothing = self.config.aux, self.model.auxiliary, self.config.label_smoothing
+        if task == "none" or head is None:
+            return {}
+        if task == "rotation":
+            return {task: rotation_loss(self.model, batch.views[-1], self.generator, own)}
+        if task == "hypothesis":
+            return {task: losses.cross_entropy(head(student.features), batch.labels, smoothing)}
+        return {task: contrastive_loss(self.model, batch.views[0], student.features, own)}
 
     def lr_scale(self, progress: Progress) -> float:
         """Warm-up (one step per prompt token, unless that is too large a share of the run), then cosine."""

@@ -35,7 +35,7 @@ class TTT(Method):
     summary = "rotation prediction at test time with a source-trained rotation head (Sun et al., ICML 2020)"
     settings = ("online",)
     views = "w"
-    needs_rotations = True
+    needs_task = "rotation"
 
     @dataclass(frozen=True)
     class Config(OnlineConfig):
@@ -53,13 +53,7 @@ class TTT(Method):
 
     def prepare(self) -> None:
         """Find the rotation head."""
-        head = self.model.auxiliary
-        if head is None or head.out_features != ROTATIONS:
-            raise ValueError(
-                "TTT needs a model whose source training included the rotation task; this one has no rotation head. "
-                "Train it by `dept train` with aux=rotation."
-            )
-        self.rotation_head = head
+        self.rotation_head = self.taught_head()
 
     def tuned(self) -> list[Group]:
         """Encoder and rotation head."""

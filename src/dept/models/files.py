@@ -54,6 +54,7 @@ def save_model(model: Model, path: str | Path) -> Path:
         "augment": asdict(card.augment),
         "projection": projection_sizes(model.projections) if len(model.projections) else None,
         "auxiliary": model.auxiliary.out_features if model.auxiliary is not None else None,
+        **({"auxiliary_task": model.auxiliary_task} if model.auxiliary is not None else {}),
         "backbone_sha256": fingerprint(model),
         "history": card.history,
         **({"prior": card.prior} if card.prior else {}),
@@ -142,6 +143,7 @@ def _built(tensors: dict[str, Tensor], meta: dict[str, Any], path: str | PathLik
         parts: dict[str, Any] = {
             name: meta.get(name) for name in ("stages", "prompts", "projection", "auxiliary", "domains")
         }
+        parts["task"] = meta.get("auxiliary_task", "rotation")  # older files know no other
         # First without memory: what is built is no larger than what the file holds.
         with torch.device("meta"):
             skeleton = build_empty(card, **parts)

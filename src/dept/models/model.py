@@ -241,11 +241,13 @@ def build_empty(
     prompts: int,
     projection: dict[str, int] | None,
     auxiliary: int | None = None,
+    task: str = "",
     domains: dict[str, Any] | None = None,
 ) -> Model:
     """The skeleton of a stored model, to be filled by `load_state_dict`.
 
     Args:
+        auxiliary, task: outputs of the auxiliary head and what it was taught, if it has one.
         domains: names of the source domains, `shared_prompts` and `domain_prompts` per stage, if it had several.
     """
     try:
@@ -257,7 +259,7 @@ def build_empty(
     if projection:
         model.add_projections(**projection)
     if auxiliary:
-        model.add_auxiliary(auxiliary)
+        model.add_auxiliary(auxiliary, task)
     if domains:
         width = model.token_width
         shared, own = (torch.zeros(stages, domains[f"{kind}_prompts"], width) for kind in ("shared", "domain"))

@@ -67,6 +67,9 @@ def check_model(meta: Mapping[str, Any], shapes: Shapes) -> None:
     for name in ("history", "preprocess", "augment"):
         if not isinstance(meta[name], dict):
             raise ValueError(f"{name} must be an object, found {type(meta[name]).__name__}")
+    task = meta.get("auxiliary_task", "")
+    if not isinstance(task, str) or len(task) > 100:
+        raise ValueError(f"auxiliary_task must be the name of a task, found {str(task)[:60]}")
     sizes = [*(meta["projection"] or {}).values(), meta.get("auxiliary") or 1]
     widest = max((side for shape in shapes.values() for side in shape), default=0)
     if not all(_count(size) and size <= widest for size in sizes):

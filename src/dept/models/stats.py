@@ -5,6 +5,9 @@
     moment1, moment2, moment3 (D,)           mean and central moments of ĥ   (CFA)
     class_means (C, D), class_counts (C,)    mean of ĥ per class; zeros where a class has no image   (CFA)
     fisher.<name>                            squared gradients of the norm layers' parameters   (EATA)
+and for a model that was trained with the contrastive task (z = projection of h), for TTT++:
+    feature_covariance (D, D), projection_mean (K,), projection_covariance (K, K)
+    feature_noise, projection_noise (2,)     mean distances of covariances and of means between batches
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from dept.core.adapter import Adapter
 from dept.core.losses import bounded_features, cross_entropy
+from dept.core.moments import PAIRS, Moments
 from dept.core.select import select
 from dept.core.vit import AdaptedModel
 from dept.data.images import ImageSet, list_hash
@@ -28,6 +32,7 @@ from dept.models.files import adapter_meta
 from dept.models.hub import located
 from dept.models.model import Model, fingerprint
 
+MOMENT_BATCH = 256  # as published; what batches differ by depends on their size
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
 
 
@@ -47,8 +52,13 @@ def compute_stats(
     model.to(runtime.device).eval()
     views = Views(model.card.preprocess)
     tensors = feature_statistics(model, TestPasses(images, views, runtime)(), torch.tensor(images.labels))
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    drawn = images.take(order[:fisher_images].tolist())  # a folder comes sorted by class: draw, do not slice
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).tolist()
+    if model.auxiliary_task == "contrastive":
+        size = max(1, min(MOMENT_BATCH, len(images) // 2))
+        tensors |= alignment_statistics(
+            model, TestPasses(images.take(order), views, Runtime(runtime.device, runtime.workers, size))()
+        )
+    drawn = images.take(order[:fisher_images])  # a folder comes sorted by class: draw, do not slice
     fisher = fisher_diagonal(model, TestPasses(drawn, views, Runtime(runtime.device, runtime.workers, FISHER_BATCH))())
     meta = adapter_meta(
         model,
@@ -87,6 +97,22 @@ def feature_statistics(model: AdaptedModel, passes: Iterable[Batch], labels: Ten
         "class_means": per_class / counts.clamp_min(1)[:, None],
         "class_counts": counts,
     }
+    return {name: tensor.float() for name, tensor in result.items()}
+
+
+@torch.no_grad()
+def alignment_statistics(model: AdaptedModel, passes: Iterable[Batch]) -> dict[str, Tensor]:
+    """Mean and covariance of features and of projections, and what batches differ by   [TTT++ Eq. L_f]"""
+    assert model.auxiliary is not None
+    totals = {kind: Moments() for kind in PAIRS}
+    for batch in passes:
+        features = model.read(batch.views[0]).features
+        for kind, points in zip(PAIRS, (features, model.auxiliary(features)), strict=True):
+            totals[kind].add(points.cpu().double())
+    result: dict[str, Tensor] = {}
+    for kind, moments in totals.items():
+        mean, cov = moments.overall()
+        result |= {f"{kind}_mean": mean, f"{kind}_covariance": cov, f"{kind}_noise": moments.noise()}
     return {name: tensor.float() for name, tensor in result.items()}
 
 

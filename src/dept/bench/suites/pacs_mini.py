@@ -29,6 +29,8 @@ def source(stages: int, **changes: Any) -> Source:
 
 MODELS = {name: source(stages) for name, stages in STAGES.items()} | {
     "rotation": source(0, config=TRAINING | {"aux": "rotation"}),
+    "hypothesis": source(0, config=TRAINING | {"aux": "hypothesis"}),
+    "contrastive": source(0, config=TRAINING | {"aux": "contrastive"}),
     "pretrained": source(0, config=None),
 }
 
@@ -54,6 +56,8 @@ SOURCES = (
     Row("Source (prompted, M=4)", "source", "G", config=RUN),
     Row("Source (prompted, M=12)", "source", "D", config=RUN),
     Row("Source (rotation head)", "source", "rotation", config=RUN),
+    Row("Source (two classifiers)", "source", "hypothesis", config=RUN),
+    Row("Source (contrastive task)", "source", "contrastive", config=RUN),
 )
 OFFLINE = (
     Row("Tent, 300 steps", "tent", "plain", preset="offline", config=RUN | NORM),
@@ -62,6 +66,8 @@ OFFLINE = (
     Row("SHOT", "shot", "plain", preset="offline", config=RUN | QUIET),
     Row("SHOT++", "shotpp", "plain", preset="offline", config=RUN | QUIET),
     Row("SHOT++, SHOT's rate", "shotpp", "plain", tag="-fast", preset="offline", config=RUN | QUIET | {"lr": 1e-3}),
+    Row("HDMI (two classifiers)", "hdmi", "hypothesis", preset="offline", config=RUN, extra=BF16),
+    Row("TTT++ (contrastive task)", "ttt++", "contrastive", preset="offline", config=RUN, extra=BF16 | {"stats": True}),
     Row("AdaContrast", "adacontrast", "plain", preset="offline", config=RUN | SHORT),
     Row("Full (DePT's objective, all weights)", "full", "G", config=RUN),
     Row("DePT-S", "dept", "S", config=RUN),
