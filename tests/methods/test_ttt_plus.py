@@ -14,7 +14,7 @@ from dept.data.loader import Runtime, TestPasses, Views
 from dept.methods.ttt_plus import TTTPlus, contrast
 from dept.models import stats
 from dept.models.model import Model
-from dept.models.stats import compute_stats
+from dept.models.stats import compute_stats, load_stats, save_stats
 from support import moved, random_batch, state_of, teach, tiny_model
 
 
@@ -106,6 +106,16 @@ def test_the_queue_forgets_the_oldest(taught: Model, source: dict[str, torch.Ten
     with torch.no_grad():
         latest = taught.read(random_batch("sw", 3, seed=2).views[1]).features
     assert torch.allclose(method.queue[:3], latest, atol=1e-5)
+
+
+def test_statistics_of_another_projection_are_not_used(taught: Model, source_images: Path, tmp_path: Path) -> None:
+    path = save_stats(*compute_stats(taught, find_labelled(source_images), Runtime()), tmp_path / "stats.safetensors")
+    assert "projection_mean" in load_stats(path, taught)
+    assert taught.auxiliary is not None
+    with torch.no_grad():
+        taught.auxiliary.weight.mul_(2)
+    with pytest.raises(ValueError, match="have none for the projection of this model"):
+        TTTPlus(taught, stats=load_stats(path, taught))
 
 
 def test_what_is_missing_is_said(taught: Model, source: dict[str, torch.Tensor]) -> None:

@@ -75,8 +75,8 @@ class TTTPlus(Method):
         self.projection = self.taught_head()
         if "feature_covariance" not in self.source_stats:
             raise ValueError(
-                "TTT++ compares covariances, and these source statistics have none: they were written for a model "
-                "without the contrastive task. Write them anew with `dept stats`."
+                "TTT++ compares covariances, and these source statistics have none for the projection of this model. "
+                "Write them with `dept stats` from the model that is adapted."
             )
 
     def tuned(self) -> list[Group]:

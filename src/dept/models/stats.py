@@ -32,6 +32,7 @@ from dept.models.files import adapter_meta
 from dept.models.hub import located
 from dept.models.model import Model, fingerprint
 
+OF_PROJECTION = ("feature_covariance", "feature_noise", "projection_mean", "projection_covariance", "projection_noise")
 MOMENT_BATCH = 256  # as published; what batches differ by depends on their size
 FISHER_BATCH = 64  # gradients are batch means, so the Fisher weights shrink as the batch grows: fixed, as published
 
@@ -65,6 +66,7 @@ def compute_stats(
         kind="stats",
         backbone_sha256=fingerprint(model),
         head_sha256=tensors_hash(model.head.state_dict()),  # Fisher weights depend on the head too
+        **({"auxiliary_sha256": _auxiliary_sha256(model)} if model.auxiliary is not None else {}),
         images=len(images),
         list_sha256=list_hash(images),
         fisher_images=len(drawn),
@@ -168,7 +170,12 @@ def load_stats(path: str | Path, model: AdaptedModel) -> dict[str, Tensor]:
             f"{path} holds the statistics of a model with the same backbone but another head. "
             "Make them with `dept stats` from the model file that is adapted."
         )
-    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items()}
+    unusable = OF_PROJECTION if meta.get("auxiliary_sha256") != _auxiliary_sha256(model) else ()
+    return {name: tensor.to(model.head.weight.device) for name, tensor in tensors.items() if name not in unusable}
+
+
+def _auxiliary_sha256(model: AdaptedModel) -> str | None:
+    return None if model.auxiliary is None else tensors_hash(model.auxiliary.state_dict())
 
 
 def source_shares(model: Model, stats: Mapping[str, Tensor] | None) -> tuple[float, ...]:
