@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dept.health.choice import Scored, choose, recentred_shares, shares_differ
+from dept.health.choice import Scored, choose, plausible, recentred_shares, shares_differ
 from dept.health.prior import Prior, sampling_noise, total_variation
 
 EVEN = Prior((0.25,) * 4, "uniform", declared=False)
@@ -84,6 +84,18 @@ def test_without_known_shares_only_what_assumes_nothing_may_change_predictions()
 )
 def test_absent_classes_are_told_from_a_shift(after: tuple[float, ...], images: int, differ: bool) -> None:
     assert shares_differ(candidate("neo", after, images=images), EVEN) is differ
+
+
+def test_even_shares_are_tried_where_those_of_the_source_do_not_fit() -> None:
+    """A source in which classes were rare by accident, and a target in which they are not; or are absent as well."""
+    uneven, found = Prior((0.6, 0.3, 0.05, 0.05), "source", declared=False), candidate("neo", EVENED)
+    assert shares_differ(found, uneven)
+    assert plausible(found, uneven) == (EVEN, False)
+    assert plausible(candidate("neo", (0.62, 0.28, 0.05, 0.05)), uneven) == (uneven, False)  # as in the source
+    absent = candidate("neo", (0.05, 0.05, 0.45, 0.45))
+    assert plausible(absent, uneven) == (uneven, True)
+    said = Prior(uneven.shares, "source", declared=True)
+    assert plausible(absent, said) == (said, False)
 
 
 def test_recentred_shares_need_no_features() -> None:

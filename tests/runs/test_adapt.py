@@ -17,6 +17,7 @@ from dept.cli.main import main
 from dept.data.images import ImageSet, find_images, find_labelled
 from dept.data.loader import FirstPass, Runtime, TestPasses, Views
 from dept.errors import DataError, DeptError, Interrupted, UsageError
+from dept.health import choice
 from dept.health.choice import Scored, recentred_shares
 from dept.health.expected import Expected
 from dept.health.stopping import Look, Stopping
@@ -652,7 +653,7 @@ def test_an_adapter_that_counts_as_harmful_is_rejected(
 def test_the_verdict_is_withheld_where_class_shares_seem_to_differ_and_nobody_vouches_for_them(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "shares_differ", lambda *given: True)
+    monkeypatch.setattr(choice, "shares_differ", lambda *given: True)
     run = adapt(source_run.file, target_images, out=tmp_path / "a", method="neo", **BRIEF)
     assert run.result["expected"]["shares"] == "unknown" and "only labels tell" in str(run)
     declared = adapt(source_run.file, target_images, out=tmp_path / "b", method="neo", prior="uniform", **BRIEF)
@@ -676,7 +677,7 @@ def test_the_lean_that_remains_is_measured_with_the_head_of_the_source(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Scored] = []
-    monkeypatch.setattr(outlook, "shares_differ", lambda scored, prior: bool(asked.append(scored)))
+    monkeypatch.setattr(outlook, "plausible", lambda scored, prior: (prior, bool(asked.append(scored))))
     run = adapt(source_run.file, target_images, out=tmp_path / "a", method="neo", prior_count=0.0, **BRIEF)
     bias = load_model(source_run.file).head.bias
     assert asked[0].after == recentred_shares(run.before, bias)

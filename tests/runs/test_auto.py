@@ -14,6 +14,7 @@ from dept.cli.main import main
 from dept.data.images import find_images
 from dept.data.loader import Runtime
 from dept.errors import DataError, Interrupted, UsageError
+from dept.health import choice
 from dept.health.choice import Choice
 from dept.io import file_sha256
 from dept.models.files import load_model, save_model
@@ -110,7 +111,7 @@ def test_overwriting_forgets_old_candidates(source_run: TrainRun, target_images:
 def test_absent_classes_bring_in_the_candidate_that_assumes_nothing(
     source_run: TrainRun, target_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "shares_differ", lambda *given: True)
+    monkeypatch.setattr(choice, "shares_differ", lambda *given: True)
     run = adapt(source_run.file, target_images, out=tmp_path / "run", **QUICK | {"prior": "unknown"})
     assert [row["name"] for row in run.result["auto"]["candidates"]] == ["source", "neo", "notela"]
     assert run.result["auto"]["kept"] in ("source", "notela")

@@ -6,6 +6,8 @@ where class shares may be assumed: where the user declares them, or where the re
 against them. Re-centring takes away what a shift does to all images alike, and with it most of a lean to a few classes.
 If the lean remains, the other classes are probably absent. Then only a candidate that assumes nothing about class
 shares may replace the source model.
+The shares of the source images may be uneven by accident, and nobody has said that the target's are the same. Where
+they do not fit, even ones are tried before all are given up.
 """
 
 from __future__ import annotations
@@ -71,12 +73,20 @@ def shares_differ(recentred: Scored, prior: Prior) -> bool:
     return beyond_noise > FAR or (beyond_noise > LIMIT and left > REMAINS * source)
 
 
+def plausible(recentred: Scored, prior: Prior) -> tuple[Prior, bool]:
+    """The shares to believe in, and whether to believe in none: the given ones, or even ones where these do not fit."""
+    if prior.declared or not shares_differ(recentred, prior):
+        return prior, False
+    even = Prior((1 / len(prior.shares),) * len(prior.shares), "uniform", declared=False)
+    return (prior, True) if shares_differ(recentred, even) else (even, False)
+
+
 def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool, right: bool = False) -> Choice:
     """Keep the candidate whose predictions are nearest to the believed shares, or the source model.
 
     Args:
         candidates: in the order of what they learn, the most at the end.
-        differ: whether the shares are not believed (`shares_differ`).
+        differ: whether the shares are not believed (`plausible`).
         right: whether the source model is known to be right about most images.
     """
     start = total_variation(candidates[0].before, prior.shares)

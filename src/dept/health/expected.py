@@ -90,7 +90,7 @@ def expected_gain(
     Args:
         changed: D, the share of predictions that changed.
         images: n, how many there were.
-        differ: whether the target seems to have other class shares than `prior` (see `shares_differ`).
+        differ: whether the target seems to have other class shares than `prior` (see `plausible`).
         optimised: whether the method pulls predictions towards even class shares (`Method.assumes_balance`).
         accuracy: interval of the source model's accuracy, if it is known.
     """

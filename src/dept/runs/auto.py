@@ -25,7 +25,7 @@ from dept.data.loader import Runtime, resolve_device
 from dept.data.subsets import sample
 from dept.data.views import Augment
 from dept.errors import DeptError, UsageError
-from dept.health.choice import Scored, choose, shares_differ
+from dept.health.choice import Scored, choose, plausible
 from dept.health.expected import expected_gain, mostly_right
 from dept.health.prior import Prior, believed
 from dept.io import write_atomic
@@ -137,7 +137,7 @@ def _tried(trial: Trial, given: Model, prior: Prior, config: Auto.Config, second
     if seconds:
         steps = min(steps, affordable(seconds, time.monotonic() - began, first["images"], config.batch, main))
     steps = trial.folder.settled(steps)
-    differ = not prior.declared and shares_differ(scored("neo", first), prior)
+    prior, differ = plausible(scored("neo", first), prior)
     second = main if not differ else CAREFUL if main == "dept+" else ""
     if second:
         runs[second] = trial.run(second, batch=config.batch, max_iters=steps)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dept.core.adapter import Adapter
 from dept.health.accuracy import accuracy_interval
-from dept.health.choice import Scored, recentred_shares, shares_differ
+from dept.health.choice import Scored, plausible, recentred_shares
 from dept.health.expected import expected_gain, mostly_right
 from dept.health.prior import Prior
 from dept.health.stopping import NEAR, NEAR_IF_RIGHT, Stopping, due
@@ -26,8 +26,8 @@ class Outlook:
     def __init__(self, model: Model, before: Tensor, prior: Prior) -> None:
         predicted = torch.bincount(before.argmax(dim=1), minlength=before.shape[1]).double() / len(before)
         recentred = Scored("neo", predicted.tolist(), recentred_shares(before, model.head.bias), 0.0, len(before))
-        self.prior, self.images = prior, len(before)
-        self.differ = not prior.declared and shares_differ(recentred, prior)
+        self.images = len(before)
+        self.prior, self.differ = plausible(recentred, prior)
         profile = model.card.profile
         self.accuracy = accuracy_interval(before, profile) if profile else None
 
