@@ -86,8 +86,8 @@ def test_absent_classes_are_told_from_a_shift(after: tuple[float, ...], images: 
     assert shares_differ(candidate("neo", after, images=images), EVEN) is differ
 
 
-def test_even_shares_are_tried_where_those_of_the_source_do_not_fit() -> None:
-    """A source in which classes were rare by accident, and a target in which they are not; or are absent as well."""
+def test_the_shares_that_fit_better_are_believed() -> None:
+    """A source in which classes were rare by accident, and a target in which they are not, are too, or others are."""
     uneven, found = Prior((0.6, 0.3, 0.05, 0.05), "source", declared=False), candidate("neo", EVENED)
     assert shares_differ(found, uneven)
     assert plausible(found, uneven) == (EVEN, False)

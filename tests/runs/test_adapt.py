@@ -20,10 +20,13 @@ from dept.errors import DataError, DeptError, Interrupted, UsageError
 from dept.health import choice
 from dept.health.choice import Scored, recentred_shares
 from dept.health.expected import Expected
+from dept.health.prior import Prior
 from dept.health.stopping import Look, Stopping
 from dept.inference import evaluate
 from dept.io import read_meta, read_tensors
+from dept.methods.base import Method
 from dept.methods.dept import DePT
+from dept.methods.shot import SHOT
 from dept.methods.tent import Tent
 from dept.metrics import label_free
 from dept.models.files import load, load_adapter, load_model
@@ -682,6 +685,14 @@ def test_the_lean_that_remains_is_measured_with_the_head_of_the_source(
     bias = load_model(source_run.file).head.bias
     assert asked[0].after == recentred_shares(run.before, bias)
     assert asked[0].before == pytest.approx(run.result["label_free"]["before"]["shares"])
+
+
+@pytest.mark.parametrize(("kind", "judged"), [(Tent, True), (SHOT, False)])
+def test_shares_do_not_end_a_method_that_pulls_at_them(kind: type[Method], judged: bool) -> None:
+    model, even = tiny_model(), Prior((1 / 3,) * 3, "uniform", declared=True)
+    seen = outlook.Outlook(model, torch.rand(30, 3).softmax(dim=1), even)
+    keeper = outlook.Keeper(seen, kind(model), lambda: torch.arange(30) % 3)
+    assert keeper.rule.prior == (even if judged else None)
 
 
 def test_a_wrong_prior_is_refused_before_the_run(source_run: TrainRun, target_images: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ where class shares may be assumed: where the user declares them, or where the re
 against them. Re-centring takes away what a shift does to all images alike, and with it most of a lean to a few classes.
 If the lean remains, the other classes are probably absent. Then only a candidate that assumes nothing about class
 shares may replace the source model.
-The shares of the source images may be uneven by accident, and nobody has said that the target's are the same. Where
-they do not fit, even ones are tried before all are given up.
+The shares of the source images may be uneven by accident, and nobody has said that the target's are the same. So even
+ones are as good a guess, and the one that fits better is believed.
 """
 
 from __future__ import annotations
@@ -74,11 +74,14 @@ def shares_differ(recentred: Scored, prior: Prior) -> bool:
 
 
 def plausible(recentred: Scored, prior: Prior) -> tuple[Prior, bool]:
-    """The shares to believe in, and whether to believe in none: the given ones, or even ones where these do not fit."""
-    if prior.declared or not shares_differ(recentred, prior):
+    """The shares to believe in, and whether to believe in none: of the source's and even ones those that fit better."""
+    if prior.declared:
         return prior, False
     even = Prior((1 / len(prior.shares),) * len(prior.shares), "uniform", declared=False)
-    return (prior, True) if shares_differ(recentred, even) else (even, False)
+    fitting = [guess for guess in (prior, even) if not shares_differ(recentred, guess)]
+    if not fitting:
+        return prior, True
+    return min(fitting, key=lambda guess: total_variation(recentred.after, guess.shares)), False
 
 
 def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool, right: bool = False) -> Choice:

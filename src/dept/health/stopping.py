@@ -1,9 +1,9 @@
 """Which state of a run to keep, and when to end it, without labels.
 
 Looked at now and then, on a sample of the target. Kept is the last state whose predicted class shares are about as near
-to the expected ones as any before, the source model's included. Where the target's shares are not known, it is the last
-state whose predictions have not collapsed. The run ends early when predictions have settled, or when their shares have
-moved away or collapsed for good.
+to the expected ones as any before, the source model's included. Where the target's shares are not known, or the method
+pulls at them itself, it is the last state whose predictions have not collapsed. The run ends early when predictions
+have settled, or when their shares have moved away or collapsed for good.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stopping:
     """The rule, with what it has seen so far."""
 
     prior: Prior | None
-    """expected class shares; None if the target's are not known"""
+    """expected class shares; None if they cannot tell"""
     near: float = NEAR
     best: float = math.inf
     settled: int = 0

@@ -52,7 +52,9 @@ class Keeper:
         """`predict` gives the classes (n,) that the method predicts now, for the same images every time."""
         assumed = not outlook.prior.declared and mostly_right(outlook.accuracy)
         near = NEAR_IF_RIGHT if assumed else NEAR
-        self.rule = Stopping(None if outlook.differ else outlook.prior, near)
+        # Class shares do not tell when to stop a method that pulls at them itself.
+        told = not outlook.differ and not method.assumes_balance
+        self.rule = Stopping(outlook.prior if told else None, near)
         self.method, self.predict = method, predict
         self.state, self.steps = method.adapter(), 0
         self.rule.begin(predict())
