@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -43,7 +45,7 @@ def test_of_candidates_that_are_as_near_the_one_that_learned_more_is_kept() -> N
     near, nearer = (0.47, 0.2, 0.2, 0.13), (0.45, 0.2, 0.2, 0.15)  # 0.22 and 0.2 from even shares
     for images, kept in ((500, "dept+"), (100_000, "neo")):
         candidates = [candidate(name, after, images=images) for name, after in (("neo", nearer), ("dept+", near))]
-        assert choose(candidates, EVEN, differ=False).kept == kept
+        assert choose(candidates, replace(EVEN, declared=True), differ=False).kept == kept
 
 
 def test_a_source_model_that_is_mostly_right_is_learned_from_unless_shares_move_away() -> None:
@@ -84,6 +86,16 @@ def test_without_known_shares_only_what_assumes_nothing_may_change_predictions()
 )
 def test_absent_classes_are_told_from_a_shift(after: tuple[float, ...], images: int, differ: bool) -> None:
     assert shares_differ(candidate("neo", after, images=images), EVEN) is differ
+
+
+def test_a_longer_candidate_may_give_back_a_quarter_of_the_way() -> None:
+    """NEO has come from 0.45 to 0.05. Up to 0.15 the longer one is kept, if nobody vouches for the shares."""
+    neo = candidate("neo", (0.3, 0.25, 0.25, 0.2), images=10_000)
+    behind, further = candidate("dept+", (0.39, 0.21, 0.2, 0.2)), candidate("dept+", (0.41, 0.2, 0.2, 0.19))
+    behind, further = (replace(one, images=10_000) for one in (behind, further))
+    assert choose([neo, behind], EVEN, differ=False).kept == "dept+"
+    assert choose([neo, further], EVEN, differ=False).kept == "neo"
+    assert choose([neo, behind], replace(EVEN, declared=True), differ=False).kept == "neo"
 
 
 def test_the_shares_that_fit_better_are_believed() -> None:

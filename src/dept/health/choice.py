@@ -30,6 +30,8 @@ FAR = 0.25
 """distance after re-centring that counts as unlike the source in any case (docs/auto.md)"""
 WORTH = 0.1
 """share of the changed predictions that must count towards the believed shares: less is change for its own sake"""
+GIVEN_BACK = 0.25
+"""share of the way from the source model's distance to the least one that a candidate which learned more may be behind"""
 LARGEST_CHANGE = 0.25
 """share of predictions that a candidate may change where class shares are not known, or cannot tell"""
 ASSUMES_NOTHING = ("notela",)
@@ -112,9 +114,10 @@ def choose(candidates: Sequence[Scored], prior: Prior, *, differ: bool, right: b
     if not worth:
         return Choice("source", f"no candidate comes enough nearer to {prior} than the source model.", rows)
     nearest = min(distances[one.name] for one in worth)
-    # A difference within chance says nothing. The longer candidate begins where NEO ends, and has learned more.
-    alike = [one for one in worth if distances[one.name] <= nearest + margin(one.changed, one.images)]
-    why = f"no candidate's predictions come nearer to {prior}, beyond chance."
+    # The longer candidate begins where NEO ends, and has learned more than shares. What the target's are is a guess.
+    behind = 0.0 if prior.declared else GIVEN_BACK * (start - nearest)
+    alike = [one for one in worth if distances[one.name] <= nearest + max(behind, margin(one.changed, one.images))]
+    why = f"no candidate's predictions come clearly nearer to {prior}."
     return Choice(alike[-1].name, why, rows)
 
 
