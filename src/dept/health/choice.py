@@ -31,7 +31,7 @@ FAR = 0.25
 WORTH = 0.1
 """share of the changed predictions that must count towards the believed shares: less is change for its own sake"""
 GIVEN_BACK = 0.25
-"""share of the way from the source model's distance to the least one that a candidate which learned more may be behind"""
+"""share of the way from the source model's distance to the least one by which a longer candidate may be behind"""
 LARGEST_CHANGE = 0.25
 """share of predictions that a candidate may change where class shares are not known, or cannot tell"""
 ASSUMES_NOTHING = ("notela",)
