@@ -16,9 +16,14 @@ from pathlib import Path
 import pytest
 
 from dept.data.datasets.table import TABLE
+from dept.data.images import find_labelled
+from dept.data.loader import Runtime
 from dept.errors import HARMFUL
+from dept.models.files import load_model, save_model
+from dept.models.stats import compute_stats, save_stats
 from doc_pages import ALL, ROOT, commands, name_of
 from doc_world import CHANGES, NOT_RUN, PROGRAMS, RUN_BY, World, applies, build, open_world
+from support import teach
 
 ELSEWHERE = {
     "docs/convert.md": "tests/share/test_pages.py",
@@ -59,6 +64,10 @@ def start(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         world.stop()
 
 
+TASKS = {"docs/methods/hdmi.md": "hypothesis", "docs/methods/ttt_plus.md": "contrastive"}
+"""pages that need a MODEL which has learned another second task"""
+
+
 @pytest.mark.parametrize("page", HERE)
 def test_the_page_runs(page: str, start: Callable[[str], World], monkeypatch: pytest.MonkeyPatch) -> None:
     world = start(page)
@@ -67,6 +76,10 @@ def test_the_page_runs(page: str, start: Callable[[str], World], monkeypatch: py
         monkeypatch.setattr("dept.data.datasets.TABLE", (replace(TABLE[0], domains=tuple(counted)), *TABLE[1:]))
     if page == "docs/reproduce.md":
         shutil.copytree(ROOT / "benchmarks/results/pacs-mini", "benchmarks/results/pacs-mini")
+    if task := TASKS.get(page):
+        model = teach(load_model("MODEL"), task)
+        save_model(model, "MODEL")
+        save_stats(*compute_stats(model, find_labelled("SOURCE"), Runtime()), "STATS")
     # Tiny models on noise: a method may well be judged harmful.
     world.run_page(page, codes=(0, HARMFUL) if page.startswith("docs/methods/") else (0,))
     for file in WRITTEN.get(page, ()):

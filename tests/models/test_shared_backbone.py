@@ -17,7 +17,7 @@ from dept.models.files import ModelFile, apply_adapter, load_adapter, load_model
 from dept.models.model import fingerprint
 from dept.runs.adapt import adapt
 from dept.runs.train import TrainRun
-from support import PROJECTION, same_bits, spread_predictions, tiny_resnet
+from support import PROJECTION, same_bits, spread_predictions, teach, tiny_resnet
 
 OFFLINE = [name for name in methods.available("offline") if not methods.card(name).relabels]
 
@@ -53,6 +53,9 @@ def test_every_method_leaves_the_backbone_to_the_next_run(
     name: str, shared: ModelFile, file: Path, target_images: Path, stats_file: Path, tmp_path: Path
 ) -> None:
     settings = quick(name, stats_file)
+    if task := methods.get(name).needs_task:
+        file = save_model(teach(load_model(file), task), tmp_path / "taught.safetensors")
+        shared = ModelFile(file)
     single = adapt(file, target_images, out=tmp_path / "single", **settings)
     again = adapt(shared, target_images, out=tmp_path / "shared", **settings)
     assert same_bits(adapter_of(single.folder), adapter_of(again.folder))

@@ -58,7 +58,7 @@ class TTTPlus(Method):
 
         lr: float = 2e-4
         """η of the encoder"""
-        w_contrast: float = TEMPERATURE / 0.07
+        w_contrast: float = 7.142857142857142
         """weight of the contrastive task; the released loss is multiplied by τ / 0.07"""
         w_features: float = 0.05
         """weight of the alignment of features"""
